@@ -1,0 +1,6 @@
+"""`python -m polyreme`."""
+
+from polyreme.cli.main import entry
+
+if __name__ == "__main__":
+    entry()

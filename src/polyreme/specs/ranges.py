@@ -1,0 +1,27 @@
+"""Names with ranges: `node[0-3]/gpu[0-7]` stands for 32 names, in order."""
+
+import re
+from itertools import product
+
+_RANGE = re.compile(r"\[(\d{1,6})-(\d{1,6})\]")
+MAX_NAMES = 1_000_000
+
+
+def expand(name: str) -> list[str]:
+    """All names that `name` stands for, the last range running fastest. ValueError if a range is reversed or huge."""
+    parts: list[list[str]] = []
+    position, total = 0, 1
+    for match in _RANGE.finditer(name):
+        first, last = int(match[1]), int(match[2])
+        if last < first:
+            raise ValueError(f"range {match[0]} in {name!r} runs backwards")
+        total *= last - first + 1
+        if total > MAX_NAMES:
+            raise ValueError(f"{name!r} stands for more than {MAX_NAMES} names")
+        parts.append([name[position : match.start()]])
+        parts.append([str(number) for number in range(first, last + 1)])
+        position = match.end()
+    parts.append([name[position:]])
+    if any(bracket in "".join(fixed) for fixed in parts[::2] for bracket in "[]"):
+        raise ValueError(f"{name!r} has a bracket that is no range; a range is written [0-7]")
+    return ["".join(chosen) for chosen in product(*parts)]
