@@ -1,0 +1,45 @@
+"""The tensors of one worker's part of a step's batch, read by the worker itself."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from polyreme.layout.instances import PipelineInstance
+from polyreme.models.llama import IGNORED_LABEL
+from polyreme.runtime.executor import Place
+from polyreme.training.corpus import Corpus
+
+
+class StepBatch:
+    """A `BatchSource` for one step. `shares` holds the part of each microbatch that this worker takes at a place."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        seed: int,
+        step: int,
+        num_tokens: int,
+        shares: Mapping[Place, tuple[PipelineInstance, int, int]],
+    ) -> None:
+        self.corpus, self.seed, self.step, self.num_tokens, self.shares = corpus, seed, step, num_tokens, shares
+
+    def tokens(self, place: Place, microbatch: int) -> Tensor:
+        """Token ids [sequences, tokens], zero after the end of a document."""
+        return self._read(place, microbatch)[0]
+
+    def labels(self, place: Place, microbatch: int) -> Tensor:
+        """Next token of each position [sequences, tokens]; IGNORED_LABEL after the end of a document."""
+        return self._read(place, microbatch)[1]
+
+    def _read(self, place: Place, microbatch: int) -> tuple[Tensor, Tensor]:
+        instance, start, stop = self.shares[place]
+        first = instance.first_sequence + microbatch * instance.pipeline.microbatch_sequences
+        tokens = torch.zeros((stop - start, self.num_tokens), dtype=torch.int64)
+        labels = torch.full_like(tokens, IGNORED_LABEL)
+        for row in range(stop - start):
+            window = self.corpus.window(self.seed, self.step, first + start + row, self.num_tokens)
+            content = torch.frombuffer(bytearray(self.corpus.read(window)), dtype=torch.uint8)
+            tokens[row, : window.num_targets] = content[:-1]
+            labels[row, : window.num_targets] = content[1:]
+        return tokens, labels

@@ -1,0 +1,27 @@
+"""What a launcher hands a worker, as plain JSON: where the run is, and what differs from its files."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """`num_cores` is what emulated speeds are scaled to; `fault` the text of a scripted fault for this run."""
+
+    run_dir: str
+    data_base: str
+    rank: int = 0
+    port: int = 0
+    num_cores: int
+    save_weights: bool = True
+    fault: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return Path(self.run_dir)
+
+    def to_message(self) -> dict[str, Any]:
+        """Plain data; the launcher adds rank and port."""
+        return asdict(self)
