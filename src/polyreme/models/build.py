@@ -58,7 +58,7 @@ class StageLayers(nn.Module):
         return self._rotations[num_tokens]
 
     def _name_parameters(self, layer: int, module: nn.Module, seed: int) -> None:
-        """Name and initialise a layer's parameters, which stand in layout's order; a tied head takes the embedding's."""
+        """Name and initialise a layer's parameters, in layout's order; a tied head takes the embedding's."""
         for expected, parameter in zip(parameters(self.model, layer), module.parameters(), strict=True):
             assert tuple(parameter.shape) == expected.shape, f"{expected.name}: {parameter.shape}, not {expected.shape}"
             if expected.name in self.named and isinstance(module, Head):
