@@ -1,4 +1,4 @@
-"""fttrainer: makes any PyTorch training survive faults. Stand-alone; imports nothing of polyreme."""
+"""fttrainer: fault-tolerant training for any PyTorch loop. Stand-alone; imports nothing of polyreme."""
 
 from importlib.metadata import PackageNotFoundError, version
 
