@@ -183,7 +183,7 @@ def make_report(plan: Plan, pretence: Pretence) -> Report:
                 update_s=STEP_S,
                 bubble_fraction=1 - (busy + STEP_S) / step_s[1],
                 memory_bytes={part: _part_bytes(pretence, index, part) for part in PARTS},
-                memory_limit_bytes=64e6 * SPEEDS[KINDS[index % len(KINDS)]],
+                memory_limit_bytes=96e6 * SPEEDS[KINDS[index % len(KINDS)]],
             )
         )
     timeline = [
@@ -330,7 +330,7 @@ def _failure(folder: Path, plan: Plan, pretence: Pretence, action: str) -> dict[
 
 def _cluster(plan: Plan) -> ClusterSpec:
     kinds = tuple(
-        DeviceKind(name=name, driver="emulated", memory_bytes=64e6 * s, speed=s) for name, s in SPEEDS.items()
+        DeviceKind(name=name, driver="emulated", memory_bytes=96e6 * s, speed=s) for name, s in SPEEDS.items()
     )
     return ClusterSpec(
         name="pretended", device_kinds=kinds, nodes=(Node(name="node0", devices=(DeviceEntry(kind="big"),)),)

@@ -54,10 +54,14 @@ class StageMedian:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All that the events tell. `step_times_s` holds complete steps; shares are medians over them, by rank."""
+    """All that the events tell. `step_times_s` holds complete steps; shares are medians over them, by rank.
+
+    `timeline` is the complete step with the median time, `cut_off` a last step that not every rank ended.
+    """
 
     step_times_s: Mapping[int, float]
     timeline: MeasuredStep | None
+    cut_off: MeasuredStep | None
     stages: Mapping[tuple[int, int], StageMedian]
     busy_share: Mapping[int, float]
 
@@ -85,17 +89,22 @@ class _Window(NamedTuple):
 
 
 def measure(log: EventLog) -> Measured:
-    """Measure a run. Works on what is there: an unfinished run gives its last step as the timeline."""
+    """Measure a run. Works on what is there, also of a run that was cut off in its first step."""
     records = {rank: table for rank, table in log.records.items() if len(table)}
     windows = _windows(records)
     complete = _complete_steps(records)
     chosen = complete[1:] or complete
     times_s = {step: windows[step].duration_s for step in complete}
-    shown = min(chosen, key=lambda step: (abs(times_s[step] - _median([times_s[s] for s in chosen])), step), default=-1)
-    if not complete and windows:
-        shown = max(windows)
-    timeline = _timeline(records, shown, windows[shown], complete=bool(complete)) if windows else None
-    return Measured(times_s, timeline, _stage_medians(records, chosen), _busy_shares(records, windows, chosen))
+    timeline = cut_off = None
+    if chosen:
+        middle_s = _median([times_s[step] for step in chosen])
+        shown = min(chosen, key=lambda step: (abs(times_s[step] - middle_s), step))
+        timeline = _timeline(records, shown, windows[shown], complete=True)
+    last = max(windows, default=-1)
+    if windows and last not in times_s:
+        cut_off = _timeline(records, last, windows[last], complete=False)
+    stages, shares = _stage_medians(records, chosen), _busy_shares(records, windows, chosen)
+    return Measured(times_s, timeline, cut_off, stages, shares)
 
 
 def _windows(records: Mapping[int, Records]) -> dict[int, _Window]:

@@ -69,16 +69,27 @@ def test_a_step_that_one_rank_did_not_end_is_not_complete() -> None:
     measured = measure(log_of([(F, 0, 0, 4), (STEP, 0, 4, 1)], [(F, 0, 0, 4), (STEP, 0, 4, -1)]))
     assert measured.step_times_s == {}
     assert measured.mean_bubble is None
-    assert measured.timeline is not None
-    assert not measured.timeline.complete
-    cut = measured.timeline.spans[-1]
+    assert measured.timeline is None
+    assert measured.cut_off is not None
+    assert not measured.cut_off.complete
+    cut = measured.cut_off.spans[-1]
     assert (cut.op, cut.ended) == ("STEP", False)
     assert cut.stop_s == pytest.approx(0.005)
+
+
+def test_a_failed_run_shows_its_median_step_and_the_one_cut_off(tmp_path: Path) -> None:
+    measured = measure(read_event_log(pretend_run(tmp_path / "run", Pretence(steps=4, failed_rank=2))))
+    assert measured.timeline is not None
+    assert measured.timeline.step in (1, 2)
+    assert measured.cut_off is not None
+    assert measured.cut_off.step == 3
+    assert any(span.rank == 2 and not span.ended for span in measured.cut_off.spans)
 
 
 def test_no_events_measure_nothing() -> None:
     measured = measure(EventLog({}, ()))
     assert measured.timeline is None
+    assert measured.cut_off is None
     assert not measured.stages
 
 
