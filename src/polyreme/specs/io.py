@@ -13,8 +13,9 @@ import tempfile
 import types
 import typing
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -96,12 +97,19 @@ def save(path: Path, value: Any) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace `path` by `text` in one step. InputError if the folder cannot be written to."""
+    with atomic_file(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[TextIO]:
+    """A text file that takes the place of `path` when the block ends well. InputError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             Path(temporary).chmod(0o644)

@@ -1,0 +1,1 @@
+"""What a run records while it runs, and how those records are read back: events, measured timeline, traces."""
