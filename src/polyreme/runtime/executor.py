@@ -13,6 +13,8 @@ from polyreme.drivers.base import DeviceDriver
 from polyreme.runtime.faults import Fault
 from polyreme.runtime.transport import Receiver, Sender
 from polyreme.schedules.action import RECV_OPS, Action, Op
+from polyreme.specs.events import OP_NUMBERS
+from polyreme.telemetry.recorder import Recorder
 
 Place = tuple[str, int]
 """(pipeline, stage)."""
@@ -27,18 +29,6 @@ class BatchSource(Protocol):
 
     def labels(self, place: Place, microbatch: int) -> Tensor:
         """Labels [sequences, tokens] of the same share."""
-        ...
-
-
-class Recorder(Protocol):
-    """Where the executor writes what it does."""
-
-    def begin(self, op: str, pipeline: int, stage: int, microbatch: int, step: int, kib: int = 0) -> None:
-        """An action starts."""
-        ...
-
-    def end(self) -> None:
-        """The action that started last has ended."""
         ...
 
 
@@ -82,7 +72,7 @@ class Executor:
         for action in self.actions:
             self.current = action
             number = self.wiring.pipeline_numbers.get(action.pipeline, 0)
-            self.recorder.begin(action.op, number, action.stage, action.microbatch, step)
+            self.recorder.begin(OP_NUMBERS[action.op], number, action.stage, action.microbatch, step)
             if self.fault is not None:
                 self.fault.strike(self.rank, step, action)
             self._run(action, batch)

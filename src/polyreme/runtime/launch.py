@@ -163,4 +163,3 @@ def die_with_launcher() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
         if os.getppid() == 1:
             os._exit(1)
-

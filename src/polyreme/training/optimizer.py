@@ -9,7 +9,7 @@ from polyreme.specs.job import AdamW
 
 
 class Updater:
-    """Holds weights, gradients and moments of a worker's parameters on its device. OutOfDeviceMemoryError if too many."""
+    """Holds weights, gradients and moments of a worker on its device. OutOfDeviceMemoryError if too many."""
 
     def __init__(self, settings: AdamW, parameters: Mapping[str, torch.nn.Parameter], memory: MemoryLedger) -> None:
         held_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters.values())

@@ -20,10 +20,9 @@ from polyreme.adapters.torch_stage import TorchStage
 from polyreme.catalog.fleet import build_fleet
 from polyreme.drivers.base import MemoryLedger
 from polyreme.drivers.choose import make_driver
-from polyreme.errors import DivergedError, InputError, PolyremeError
+from polyreme.errors import DivergedError, PolyremeError
 from polyreme.layout.instances import PipelineInstance, stages_of
 from polyreme.layout.owners import buckets
-from polyreme.layout.requirements import required_features
 from polyreme.models.build import StageLayers
 from polyreme.runtime.executor import Executor, Place
 from polyreme.runtime.faults import parse_fault
@@ -33,7 +32,7 @@ from polyreme.runtime.mesh import join, leave, reduction_groups
 from polyreme.runtime.transport import PeerLostError
 from polyreme.runtime.wiring import share, wire
 from polyreme.schedules.lower import lower
-from polyreme.specs.fields import Feature, Precision
+from polyreme.specs.fields import Precision
 from polyreme.specs.io import load_cluster, load_job, load_model, load_plan
 from polyreme.telemetry.recorder import EventRecorder
 from polyreme.training.batches import StepBatch
@@ -42,10 +41,6 @@ from polyreme.training.optimizer import Updater
 from polyreme.training.settings import WorkerSettings
 from polyreme.training.weights import shard_file
 
-SUPPORTED = frozenset(
-    {Feature.DATA_PARALLEL, Feature.UNEQUAL_PIPELINES, Feature.UNEVEN_SHARE, Feature.TIED_EMBEDDING}
-)
-"""What this runtime executes beyond one pipeline of single-device stages."""
 DTYPES = {Precision.FP32: torch.float32, Precision.FP64: torch.float64}
 
 
@@ -101,7 +96,9 @@ class Worker:
         reductions = buckets(plan, model)
         groups = reduction_groups([bucket.owners for bucket in reductions])
 
-        memory = MemoryLedger(f"{plan.workers[rank]} ({fleet.device(plan.workers[rank]).kind.name})", device.memory_bytes)
+        memory = MemoryLedger(
+            f"{plan.workers[rank]} ({fleet.device(plan.workers[rank]).kind.name})", device.memory_bytes
+        )
         dtype = DTYPES[job.precision]
         stages: dict[Place, TorchStage] = {}
         shares: dict[Place, tuple[PipelineInstance, int, int]] = {}
