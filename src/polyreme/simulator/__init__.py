@@ -1,0 +1,1 @@
+"""Predicts a step by replaying the very action lists that the runtime executes."""
