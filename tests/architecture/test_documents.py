@@ -56,6 +56,13 @@ def test_both_readmes_show_the_same_commands() -> None:
     assert shown[0]
 
 
+def test_every_package_is_in_the_ten_minute_picture() -> None:
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    packages = {folder.parent.name for folder in (ROOT / "src" / "polyreme").glob("*/__init__.py")}
+    assert len(packages) > 5
+    assert {package for package in packages if f"\n| `{package}` |" not in page} == set()
+
+
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_a_command_is_described_in_the_reference(command: str) -> None:
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
