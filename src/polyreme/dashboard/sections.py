@@ -141,7 +141,7 @@ def tiles(run: RunFigures) -> Markup:
     )
 
 
-def stage_section(run: RunFigures) -> Markup:
+def stage_section(view: RunView, run: RunFigures) -> Markup:
     """Predicted and measured time of one microbatch per stage."""
     if not run.stages:
         return EMPTY
@@ -171,10 +171,12 @@ def stage_section(run: RunFigures) -> Markup:
             "error",
             Markup('<span class="key predicted"></span>predicted <span class="key measured"></span>measured'),
         ]
+    several = len(view.measured.step_times_s) > 1
+    steps = "all steps after the first" if several else "the first step, which pays for allocation"
     return section(
         "Time per stage",
         _table(heads, rows, numeric=(3, 4, 5, 6, 8, 9, 10)),
-        note="One microbatch, median over all steps after the first. Layer 0 is the embedding, the last one the head.",
+        note=f"One microbatch, median over {steps}. Layer 0 is the embedding, the last one the head.",
     )
 
 
