@@ -356,7 +356,7 @@ def _environment(pretence: Pretence) -> dict[str, object]:
         "seed": 17,
         "data_digest": "0123456789abcdef0123456789abcdef",
         "started_unix_s": STARTED_UNIX_S,
-        "command": "polyreme train examples/quickstart/job.yaml",
+        "command": ["polyreme", "train", "my job.yaml"],
     }
 
 

@@ -133,6 +133,13 @@ def test_root_cause_comes_before_everything_else(tmp_path: Path) -> None:
     assert 'class="culprit"' in text
 
 
+def test_an_empty_log_is_said_to_be_empty(tmp_path: Path) -> None:
+    folder = pretend_run(tmp_path / "run", Pretence(steps=2, failed_rank=2))
+    (folder / "logs/rank-2.log").write_text("")
+    page = Page(render(load_run(folder)))
+    assert "logs/rank-2.log is empty" in page.texts["p"]
+
+
 def test_a_run_cut_off_in_its_first_step_still_has_a_page(tmp_path: Path) -> None:
     text = render(load_run(pretend_run(tmp_path / "run", Pretence(steps=1, failed_rank=0))))
     assert "Step 0 was not completed" in text
