@@ -51,6 +51,7 @@ class Pretence:
 
     model: ModelSpec = TINY
     layers: tuple[int, ...] = (6, 4, 4, 2)
+    node: str = "node"
     pipelines: int = 1
     microbatches: int = 8
     steps: int = 30
@@ -89,7 +90,8 @@ def make_plan(pretence: Pretence) -> Plan:
         stages=stages,
     )
     workers = tuple(
-        f"node{rank // 4}/{KINDS[rank % width % len(KINDS)]}{rank % 4}" for rank in range(width * pretence.pipelines)
+        f"{pretence.node}{rank // 4}/{KINDS[rank % width % len(KINDS)]}{rank % 4}"
+        for rank in range(width * pretence.pipelines)
     )
     plan = Plan(
         created_by=CREATED_BY,
@@ -354,7 +356,7 @@ def _environment(pretence: Pretence) -> dict[str, object]:
         "seed": 17,
         "data_digest": "0123456789abcdef0123456789abcdef",
         "started_unix_s": STARTED_UNIX_S,
-        "command": "polyreme train examples/quickstart/job.yaml",
+        "command": ["polyreme", "train", "my job.yaml"],
     }
 
 

@@ -25,6 +25,7 @@ HELP = "Show a run: a summary here and a page in RUN/report.html; or its events,
 EXAMPLE = "polyreme report runs/2026-01-31-1 --open"
 RUNS = Path("runs")
 UNKNOWN = "-"
+_LINE_COLUMNS = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
         print(flush=True)
         return 0
     page = write_report(view.directory)
-    print_summary(view, run_figures, Console(highlight=False))
+    # A row that is too long for the terminal is better wrapped by it than squeezed into cells of a few letters.
+    print_summary(view, run_figures, Console(highlight=False, width=_LINE_COLUMNS))
     if args.trace is not None:
         print(f"trace   {args.trace}")
     print(f"report  {page}", flush=True)
@@ -143,7 +145,7 @@ def print_summary(view: RunView, run_figures: RunFigures, console: Console) -> N
 
 
 def _worker_table(run_figures: RunFigures) -> Table:
-    """Measured figures of each worker and their error; fits 80 columns."""
+    """Measured figures of each worker and their error; 80 columns with names of usual length."""
     heads = ("rank", "worker", "device", "layers", "forward", "backward", "bubble", "memory")
     table = Table(*heads, box=None, pad_edge=False, header_style="dim")
     of_rank = {rank: stage for stage in run_figures.stages for rank in stage.ranks}

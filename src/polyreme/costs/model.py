@@ -54,7 +54,7 @@ class CostModel:
         times = [self.layer(kind, layer, 1) for kind in kinds for layer in (0, 1, self.model.num_layers + 1)]
         return min(time.low for time in times), max(time.high for time in times)
 
-    def stage_memory(self, kind: DeviceKind, layers: range, sequences: int, in_flight: int) -> dict[str, float]:
+    def stage_memory(self, kind: DeviceKind, layers: Sequence[int], sequences: int, in_flight: int) -> dict[str, float]:
         """Bytes by part with `in_flight` microbatches' activations held."""
         parts = state_bytes(stage_parameters(self.model, layers), self.precision)
         kept = sum(self._activation_bytes(kind, layer, sequences) for layer in layers)

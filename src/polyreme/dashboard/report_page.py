@@ -52,7 +52,7 @@ def render(view: RunView) -> str:
         tiles(run),
         _timeline_section(view, timeline),
         curves,
-        stage_section(run),
+        stage_section(view, run),
         worker_section(run),
         environment_section(view),
         problem_section(view),
@@ -128,7 +128,8 @@ def _timeline_section(view: RunView, data: dict[str, Any]) -> Markup:
             f"Step {cut_off.step} was not completed: it is drawn as far as it came, with what was still running framed."
         )
     if complete:
-        notes.append(f"Measured: step {complete.step}, the one with the median time. All on one time scale.")
+        which = "the one with the median time" if len(view.measured.step_times_s) > 1 else "the only complete one"
+        notes.append(f"Measured: step {complete.step}, {which}. All on one time scale.")
     if not complete and not cut_off:
         notes.append("The run left no events: only the prediction is drawn.")
     if data["left_out"]:

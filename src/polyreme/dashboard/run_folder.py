@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,7 +129,7 @@ class _Loader:
             cluster=self._spec("cluster.json", load_cluster),
             plan=self._spec("plan.json", load_plan),
             prediction=self._spec("prediction.json", load_report),
-            environment={str(key): _text(value) for key, value in self._json("environment.json").items()},
+            environment={key: _setting(value) for key, value in self._json("environment.json").items()},
             metrics=tuple(self._metrics()),
             memory=self._memory(optional=status != "completed"),
             events=events,
@@ -261,6 +262,12 @@ def _number(value: Any) -> float:
     except OverflowError:
         return math.nan
     return number if math.isfinite(number) else math.nan
+
+
+def _setting(value: Any) -> str:
+    """Text of a value of environment.json; a list of words, such as a command, as a shell would take it."""
+    words = isinstance(value, list) and all(isinstance(word, str) for word in value)
+    return shlex.join(value) if words else _text(value)
 
 
 def _text(value: Any) -> str:

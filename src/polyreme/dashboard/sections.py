@@ -88,6 +88,8 @@ def _log_tail(failure: Failure) -> Markup:
     if not failure.log:
         return EMPTY
     lines = _printable(failure.log_tail).splitlines()[-TAIL_LINES:]
+    if not lines:
+        return element("p", element("a", failure.log, href=quote(failure.log)), " is empty", class_="note")
     link = element("a", failure.log, href=quote(failure.log))
     summary = element("summary", "Last lines of ", link)
     return element("details", summary, element("pre", "\n".join(lines)), open="open")
@@ -105,9 +107,15 @@ def _last_actions(view: RunView) -> Markup:
     for rank, event in last.items():
         running = event.duration_ns < 0
         running_s = (end_ns - event.start_ns) * 1e-9
-        state = f"was running for {format_time_s(running_s)}" if running else "ended"
+        state = f"was running for {format_time_s(running_s)}" if running_s > 0 else "had just begun"
         worker = view.plan.workers[rank] if view.plan and rank < len(view.plan.workers) else UNKNOWN
-        cells: list[Content] = [rank, worker, event.step, str(event_action(event, names)), state]
+        cells: list[Content] = [
+            rank,
+            worker,
+            event.step,
+            str(event_action(event, names)),
+            state if running else "ended",
+        ]
         rows.append((cells, "culprit" if str(rank) == failed else None))
     table = _table(["rank", "worker", "step", "last action", "state"], rows, numeric=(2,))
     return element("details", element("summary", "What each worker did last"), table, open="open")
@@ -141,7 +149,7 @@ def tiles(run: RunFigures) -> Markup:
     )
 
 
-def stage_section(run: RunFigures) -> Markup:
+def stage_section(view: RunView, run: RunFigures) -> Markup:
     """Predicted and measured time of one microbatch per stage."""
     if not run.stages:
         return EMPTY
@@ -164,17 +172,15 @@ def stage_section(run: RunFigures) -> Markup:
             cells += [_time(pair.predicted), _time(pair.measured), _error(pair), pair_bars(pair, largest)]
         rows.append((cells, None))
     heads: list[Content] = ["stage", "ranks", "device", "layers"]
+    keys = [join([element("span", class_=f"key {kind}"), kind]) for kind in ("predicted", "measured")]
     for name in ("forward", "backward"):
-        heads += [
-            f"{name} predicted",
-            "measured",
-            "error",
-            Markup('<span class="key predicted"></span>predicted <span class="key measured"></span>measured'),
-        ]
+        heads += [f"{name} predicted", "measured", "error", element("span", join(keys, " "), class_="keys")]
+    several = len(view.measured.step_times_s) > 1
+    steps = "all steps after the first" if several else "the first step, which pays for allocation"
     return section(
         "Time per stage",
         _table(heads, rows, numeric=(3, 4, 5, 6, 8, 9, 10)),
-        note="One microbatch, median over all steps after the first. Layer 0 is the embedding, the last one the head.",
+        note=f"One microbatch, median over {steps}. Layer 0 is the embedding, the last one the head.",
     )
 
 

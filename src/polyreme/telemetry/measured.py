@@ -17,11 +17,16 @@ BUSY_OPS = ("F", "B", "STEP")
 """Ops in which a device computes. The rest moves bytes or waits: the bubble is the share outside BUSY_OPS."""
 
 _NS = 1e-9
+_NEVER = np.iinfo(np.int64).max
 _UPDATE = OP_NUMBERS["STEP"]
+_RECEIVES = (OP_NUMBERS["RA"], OP_NUMBERS["RG"])
 
 
 class MeasuredSpan(NamedTuple):
-    """One action of the representative step, seconds from the start of the step; not `ended`: cut off by the end."""
+    """One action of a step, seconds from the start of the step; not `ended`: cut off by the end of the run.
+
+    A receive that a rank began before the step is counted from its start on.
+    """
 
     rank: int
     op: str
@@ -78,7 +83,11 @@ class Measured:
 
 
 class _Window(NamedTuple):
-    """When a step began on any rank and ended on all, nanoseconds of the machine's clock."""
+    """When a step began on any rank and ended on all, nanoseconds of the machine's clock.
+
+    Ranks do not start a step together: one that is done early already waits for the next step's first message. So a
+    step begins with the first action that is no receive.
+    """
 
     start_ns: int
     stop_ns: int
@@ -111,14 +120,15 @@ def _windows(records: Mapping[int, Records]) -> dict[int, _Window]:
     windows: dict[int, _Window] = {}
     for table in records.values():
         steps, inverse = np.unique(table["step"], return_inverse=True)
-        starts = np.full(len(steps), np.iinfo(np.int64).max)
+        starts = np.full(len(steps), _NEVER)
         stops = np.zeros(len(steps), dtype=np.int64)
-        np.minimum.at(starts, inverse, table["start_ns"])
+        begins = ~np.isin(table["op"], _RECEIVES)
+        np.minimum.at(starts, inverse[begins], table["start_ns"][begins])
         np.maximum.at(stops, inverse, table["start_ns"] + np.maximum(table["duration_ns"], 0))
         for step, start, stop in zip(steps.tolist(), starts.tolist(), stops.tolist(), strict=True):
             known = windows.get(step, _Window(start, stop))
             windows[step] = _Window(min(known.start_ns, start), max(known.stop_ns, stop))
-    return windows
+    return {step: window for step, window in windows.items() if window.start_ns != _NEVER}
 
 
 def _complete_steps(records: Mapping[int, Records]) -> list[int]:
@@ -147,8 +157,8 @@ def _spans(rank: int, table: Records, window: _Window) -> Iterator[MeasuredSpan]
             event.stage,
             event.microbatch,
             event.kib,
-            (event.start_ns - window.start_ns) * _NS,
-            (stop_ns - window.start_ns) * _NS,
+            max(0, event.start_ns - window.start_ns) * _NS,
+            max(0, stop_ns - window.start_ns) * _NS,
             ended,
         )
 

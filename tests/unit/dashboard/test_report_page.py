@@ -97,7 +97,7 @@ def test_tables_hold_the_figures_without_a_script(completed: str) -> None:
 def test_hostile_text_from_anywhere_adds_no_element(tmp_path: Path) -> None:
     def run(name: str, text: str) -> Page:
         model = dataclasses.replace(DEFAULT.model, name=text)
-        pretence = Pretence(steps=3, microbatches=2, failed_rank=1, exception=text, model=model)
+        pretence = Pretence(steps=3, microbatches=2, failed_rank=1, exception=text, model=model, node=text)
         folder = pretend_run(tmp_path / name, pretence)
         environment = json.loads((folder / "environment.json").read_text())
         (folder / "environment.json").write_text(json.dumps({**environment, text: text, "seed": text, "torch": [text]}))
@@ -133,9 +133,23 @@ def test_root_cause_comes_before_everything_else(tmp_path: Path) -> None:
     assert 'class="culprit"' in text
 
 
+def test_an_empty_log_is_said_to_be_empty(tmp_path: Path) -> None:
+    folder = pretend_run(tmp_path / "run", Pretence(steps=2, failed_rank=2))
+    (folder / "logs/rank-2.log").write_text("")
+    page = Page(render(load_run(folder)))
+    assert "logs/rank-2.log is empty" in page.texts["p"]
+
+
 def test_a_run_cut_off_in_its_first_step_still_has_a_page(tmp_path: Path) -> None:
     text = render(load_run(pretend_run(tmp_path / "run", Pretence(steps=1, failed_rank=0))))
     assert "Step 0 was not completed" in text
+
+
+def test_a_run_of_one_step_does_not_claim_a_median(tmp_path: Path) -> None:
+    text = render(load_run(pretend_run(tmp_path / "run", Pretence(steps=1))))
+    assert "step 0, the only complete one" in text
+    assert "the first step, which pays for allocation" in text
+    assert "after the first" not in text
 
 
 def test_a_long_run_says_that_it_is_thinned(tmp_path: Path) -> None:

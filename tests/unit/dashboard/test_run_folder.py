@@ -27,6 +27,7 @@ def test_a_completed_run_is_loaded_without_problems(tmp_path: Path) -> None:
     assert view.prediction.plan == view.plan.digest
     assert view.memory[3].peak_bytes.keys() == {"weights", "gradients", "optimizer", "activations"}
     assert view.environment["seed"] == "17"
+    assert view.environment["command"] == "polyreme train 'my job.yaml'"
     assert view.logs == tuple(f"logs/rank-{rank}.log" for rank in range(4))
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from pretend_run import DEFAULT, Pretence, make_plan, pretend_run, replay
 
 from polyreme.dashboard.figures import figures
+from polyreme.dashboard.report_page import render
 from polyreme.dashboard.run_folder import load_run
 from polyreme.dashboard.timelines import (
     TICK_S,
@@ -80,3 +81,11 @@ def test_events_of_unknown_pipelines_still_have_a_text() -> None:
     assert str(event_action(Event(0, 0, 0, 3, 0, 1, "B", 7), ["a"])) == "p7.1.B3"
     assert str(event_action(Event(0, 0, 0, 0, 0, 2, "REDUCE", 0), [])) == "REDUCE2"
     assert str(event_action(Event(0, 0, 0, 0, 0, 0, "STEP", 0), [])) == "STEP"
+
+
+def test_more_lanes_than_a_page_holds_are_counted(tmp_path: Path) -> None:
+    view = load_run(pretend_run(tmp_path / "run", Pretence(steps=1, microbatches=1, pipelines=17)))
+    data = timeline_data(view, figures(view))
+    assert len(data["lanes"]) == 64
+    assert data["left_out"] == 4
+    assert "The first 64 ranks are drawn, 4 are left out." in render(view)

@@ -49,13 +49,26 @@ def test_the_only_step_is_shown_although_it_is_the_first() -> None:
     assert (measured.timeline.step, measured.timeline.complete) == (0, True)
 
 
-def test_span_times_start_with_the_first_rank_of_the_step() -> None:
-    measured = measure(log_of([(F, 0, 5, 4), (STEP, 0, 9, 1)], [(RECV, 0, 3, 6), (F, 0, 9, 2), (STEP, 0, 11, 1)]))
+def test_a_step_starts_with_its_first_action_that_is_no_receive() -> None:
+    waiting = [(RECV, 0, 1, 8), (F, 0, 9, 2), (STEP, 0, 11, 1)]
+    measured = measure(log_of([(F, 0, 5, 4), (STEP, 0, 9, 1)], waiting))
     assert measured.timeline is not None
-    spans = [
-        (span.rank, span.op, round(span.start_s * 1e3), round(span.stop_s * 1e3)) for span in measured.timeline.spans
-    ]
-    assert spans == [(0, "F", 2, 6), (0, "STEP", 6, 7), (1, "RA", 0, 6), (1, "F", 6, 8), (1, "STEP", 8, 9)]
+    spans = [(s.rank, s.op, round(s.start_s * 1e3), round(s.stop_s * 1e3)) for s in measured.timeline.spans]
+    assert spans == [(0, "F", 0, 4), (0, "STEP", 4, 5), (1, "RA", 0, 4), (1, "F", 4, 6), (1, "STEP", 6, 7)]
+    assert measured.timeline.duration_s == pytest.approx(0.007)
+
+
+def test_waiting_for_the_next_step_does_not_lengthen_it() -> None:
+    first = [(F, step, 10 * step, 5) for step in range(4)]
+    updates = [(STEP, step, 10 * step + 9, 1) for step in range(4)]
+    second = [event for step in range(4) for event in ((RECV, step, 10 * step - 4, 9), (F, step, 10 * step + 5, 1))]
+    measured = measure(log_of([*first, *updates], [*second, *[(STEP, step, 10 * step + 6, 0) for step in range(4)]]))
+    assert measured.step_times_s == pytest.approx(dict.fromkeys(range(4), 0.010))
+
+
+def test_a_step_in_which_all_only_wait_is_not_drawn() -> None:
+    measured = measure(log_of([(F, 0, 0, 4), (STEP, 0, 4, 1), (RECV, 1, 5, -1)]))
+    assert measured.cut_off is None
 
 
 def test_busy_share_counts_compute_and_not_waiting() -> None:

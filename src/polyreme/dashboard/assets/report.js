@@ -144,11 +144,17 @@
       if (wide > 3) wide -= 0.6;
       const tall = thin ? height * 0.4 : height, at = thin ? y + height * 0.3 : y;
       paths[kind] = (paths[kind] || "") + `M${x.toFixed(1)} ${at.toFixed(1)}h${wide.toFixed(2)}v${tall.toFixed(1)}h-${wide.toFixed(2)}z`;
-      if (!thin && wide > 4 + 6.4 * digits && height > 12 && kind.length === 1) labels.push([x + wide / 2, kind, spans[i + 3]]);
+      if (!thin && height > 12 && kind.length === 1) labels.push([x + wide / 2, kind, spans[i + 3], wide]);
       if (spans[i] < 0) cuts.push([x, wide]);
     }
     for (const kind of CLASSES) if (paths[kind]) plot.append(make("path", { d: paths[kind], class: `op-${kind}` }));
-    for (const [x, kind, text] of labels) plot.append(make("text", { x, y: y + height / 2, dy: "0.35em", class: `on-${kind}` }, text));
+    // All labels of a kind or none: a lane with some of them missing looks as if it meant something.
+    const needed = 4 + 6.4 * digits;
+    const shown = ["F", "B"].filter((kind) => {
+      const widths = labels.filter((label) => label[1] === kind).map((label) => label[3]).sort((one, two) => one - two);
+      return widths.length && widths[Math.floor(widths.length / 2)] >= needed;
+    });
+    for (const [x, kind, text, wide] of labels) if (shown.includes(kind) && wide > 0.7 * needed) plot.append(make("text", { x, y: y + height / 2, dy: "0.35em", class: `on-${kind}` }, text));
     for (const [x, wide] of cuts) plot.append(make("rect", { x, y: y + 1, width: Math.max(wide, 3), height: height - 2, class: "cut" }));
   }
 
