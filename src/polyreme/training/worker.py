@@ -24,6 +24,8 @@ from polyreme.errors import DivergedError, PolyremeError
 from polyreme.layout.instances import PipelineInstance, stages_of
 from polyreme.layout.owners import buckets
 from polyreme.models.build import StageLayers
+from polyreme.models.dtypes import DTYPES
+from polyreme.models.optimizer import Updater
 from polyreme.runtime.executor import Executor, Place
 from polyreme.runtime.faults import parse_fault
 from polyreme.runtime.gradsync import reduce_bucket
@@ -32,16 +34,12 @@ from polyreme.runtime.mesh import join, leave, reduction_groups
 from polyreme.runtime.transport import PeerLostError
 from polyreme.runtime.wiring import share, wire
 from polyreme.schedules.lower import lower
-from polyreme.specs.fields import Precision
 from polyreme.specs.io import load_cluster, load_job, load_model, load_plan
 from polyreme.telemetry.recorder import EventRecorder
 from polyreme.training.batches import StepBatch
 from polyreme.training.corpus import open_corpus
-from polyreme.training.optimizer import Updater
 from polyreme.training.settings import WorkerSettings
 from polyreme.training.weights import shard_file
-
-DTYPES = {Precision.FP32: torch.float32, Precision.FP64: torch.float64}
 
 
 def worker_main(content: bytes, pipe: Connection, listener: socket.socket | None) -> None:

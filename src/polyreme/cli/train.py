@@ -1,0 +1,136 @@
+"""`polyreme train`: runs a plan, or plans first if it is given a job only."""
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from polyreme.cli.inputs import Loaded, load_inputs, load_planned
+from polyreme.cli.plan import job_argument, make_plan, show
+from polyreme.dashboard.report_page import write_report
+from polyreme.errors import InputError, PolyremeError
+from polyreme.runtime.faults import parse_fault
+from polyreme.runtime.launch import check_platform
+from polyreme.simulator.simulate import simulate
+from polyreme.specs.plan import Plan
+from polyreme.training.run import Inputs, StepMetrics, new_run_dir, usable_cores
+from polyreme.training.run import run as run_training
+from polyreme.units import format_time_s
+
+HELP = "Run a plan: one process per worker, real training. Given a job only, profile and plan first."
+EXAMPLE = "polyreme train --plan plan.json --job job.yaml"
+INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("job_file", nargs="?", type=Path, metavar="JOB", help="the job; the same as --job")
+    parser.add_argument("--job", type=Path, metavar="FILE", help="job.yaml")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="plan.json; without it a plan is made first")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="profile.json to plan with")
+    parser.add_argument("--steps", type=int, metavar="N", help="steps to train, instead of the job's")
+    parser.add_argument("--runs", type=Path, metavar="DIR", default=Path("runs"), help="where runs are kept: ./runs")
+    parser.add_argument(
+        "--inject", metavar="FAULT", help="a scripted fault: rank=1,step=2,action=a.1.F3,kind=kill|raise"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="show every step also on a terminal")
+    parser.add_argument("--json", action="store_true", help="print one JSON line per step and the result")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan if needed, train, write the report."""
+    check_platform()
+    fault = parse_fault(args.inject) if args.inject else None
+    if args.steps is not None and args.steps < 1:
+        raise InputError.single("--steps", f"{args.steps} is less than 1")
+    plan, loaded = _planned(args)
+    inputs = to_inputs(plan, loaded, args.steps)
+    run_dir = new_run_dir(args.runs, loaded.job.name)
+    reporter = _Reporter(args, inputs.job.steps)
+    reporter.say(f"run: {run_dir}")
+    try:
+        result = run_training(inputs, run_dir, reporter.step, fault=fault)
+    except PolyremeError:
+        reporter.close()
+        reporter.say(f"report: {write_report(run_dir)}")
+        raise
+    reporter.close()
+    page = write_report(run_dir)
+    if args.json:
+        print(json.dumps({"run": str(run_dir), "steps": len(result.steps), "report": str(page)}))
+    reporter.say(f"report: {page}")
+    return INTERRUPTED if result.interrupted else 0
+
+
+def to_inputs(plan: Plan, loaded: Loaded, steps: int | None = None) -> Inputs:
+    """What a run is made from, with the prediction that it will be shown beside."""
+    job = loaded.job if steps is None else dataclasses.replace(loaded.job, steps=steps)
+    return Inputs(
+        plan=plan,
+        model=loaded.model,
+        cluster=loaded.cluster,
+        job=job,
+        base=loaded.job_path.parent,
+        profile=loaded.profile,
+        prediction=simulate(plan, loaded.costs, job.limits.memory_fraction).report,
+    )
+
+
+def with_profile(loaded: Loaded, budget_s: float = 6.0) -> Loaded:
+    """The inputs with a fresh profile, if they have none and their devices can be timed here."""
+    if loaded.profile is not None or all(d.kind.driver not in ("cpu", "emulated") for d in loaded.fleet.devices):
+        return loaded
+    from polyreme.profiler.profile import make_profile  # noqa: PLC0415 - loads torch
+
+    profile = make_profile(loaded.model, loaded.job, loaded.fleet, usable_cores(), budget_s)
+    return dataclasses.replace(loaded, profile=profile)
+
+
+def _planned(args: argparse.Namespace) -> tuple[Plan, Loaded]:
+    if args.plan is None:
+        loaded = with_profile(load_inputs(job_argument(args), profile=args.profile))
+        found, alternatives = make_plan(loaded)
+        if not args.json:
+            show(found, alternatives, loaded.fleet)
+        return found.best.plan, loaded
+    return load_planned(args.plan, job=args.job or args.job_file, profile=args.profile)
+
+
+class _Reporter:
+    """Progress: a bar on a terminal, a line a step otherwise; on standard error, so that results stay apart."""
+
+    def __init__(self, args: argparse.Namespace, num_steps: int) -> None:
+        self.as_json = args.json
+        self.num_steps = num_steps
+        self._bar = None
+        if sys.stderr.isatty() and not args.verbose and not args.json:
+            from rich.console import Console  # noqa: PLC0415
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True))
+            self._bar.start()
+            self._task = self._bar.add_task("starting", total=num_steps)
+
+    def say(self, text: str) -> None:
+        """A line for a person."""
+        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+
+    def step(self, metrics: StepMetrics) -> None:
+        """A step has ended."""
+        text = f"loss {metrics.loss:.4f}  {format_time_s(metrics.step_time_s)} a step"
+        if self.as_json:
+            print(json.dumps(dataclasses.asdict(metrics)), flush=True)
+        elif self._bar is not None:
+            self._bar.update(self._task, advance=1, description=text)
+        else:
+            rate = metrics.tokens / metrics.step_time_s
+            print(
+                f"step {metrics.step + 1}/{self.num_steps}  {text}  {rate:,.0f} tokens/s", file=sys.stderr, flush=True
+            )
+
+    def close(self) -> None:
+        """No more steps."""
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,1 @@
+"""Times a model's layers on the devices at hand, through the same code that trains them."""

@@ -1,0 +1,119 @@
+"""Seconds of forward, backward and update of each layer kind on this processor, one thread, as CPU time.
+
+An emulated kind is timed once for all: it takes the CPU time divided by its core fraction. Sizes are measured in turn,
+round after round, so that a busy moment of the machine spreads over all of them.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from polyreme.adapters.torch_stage import TorchStage
+from polyreme.drivers.base import MemoryLedger
+from polyreme.layout.layers import layer_kind, num_layers
+from polyreme.models.build import StageLayers
+from polyreme.models.dtypes import DTYPES
+from polyreme.models.optimizer import Updater
+from polyreme.specs.fields import LayerKind, Precision
+from polyreme.specs.job import AdamW
+from polyreme.specs.model import ModelSpec
+from polyreme.specs.profile import LayerTiming, Spread
+
+WARM_UP_ROUNDS = 2
+MIN_ROUNDS = 5
+BLOCKS_TIMED = 2
+"""Blocks timed together: their weights and activations then compete for the cache as in a stage."""
+
+
+@dataclass(slots=True)
+class _Case:
+    """One layer kind at one microbatch size, and the seconds it took so far."""
+
+    kind: LayerKind
+    sequences: int
+    stage: TorchStage
+    updater: Updater
+    memory: MemoryLedger
+    num_timed: int
+    forward_s: list[float] = field(default_factory=list)
+    backward_s: list[float] = field(default_factory=list)
+    update_s: list[float] = field(default_factory=list)
+
+
+def measure_layers(
+    model: ModelSpec,
+    precision: Precision,
+    sizes: Sequence[int],
+    tokens_per_sequence: int,
+    core_fractions: Mapping[str, float],
+    budget_s: float = 6.0,
+) -> tuple[LayerTiming, ...]:
+    """Timings of every layer kind at every microbatch size, for each device kind named in `core_fractions`."""
+    torch.set_num_threads(1)
+    cases = [_case(model, precision, kind, size) for size in sizes for kind in LayerKind]
+    started, rounds = time.perf_counter(), 0
+    while rounds < WARM_UP_ROUNDS + MIN_ROUNDS or time.perf_counter() - started < budget_s:
+        for case in cases:
+            _time_once(case, model, tokens_per_sequence, keep=rounds >= WARM_UP_ROUNDS)
+        rounds += 1
+    return tuple(
+        LayerTiming(
+            device=device,
+            layer=case.kind,
+            precision=precision,
+            sequences=case.sequences,
+            tokens_per_sequence=tokens_per_sequence,
+            forward=_spread(case.forward_s, fraction),
+            backward=_spread(case.backward_s, fraction),
+            update=_spread(case.update_s, fraction),
+            activation_bytes=case.memory.peak_bytes["activations"] // case.num_timed,
+        )
+        for device, fraction in core_fractions.items()
+        for case in cases
+    )
+
+
+def _case(model: ModelSpec, precision: Precision, kind: LayerKind, sequences: int) -> _Case:
+    layers = {
+        LayerKind.EMBEDDING: (0, 1),
+        LayerKind.BLOCK: (1, 1 + min(BLOCKS_TIMED, model.num_layers)),
+        LayerKind.HEAD: (num_layers(model) - 1, num_layers(model)),
+    }[kind]
+    assert layer_kind(model, layers[0]) is kind
+    memory = MemoryLedger("profile", float("inf"))
+    stage = TorchStage(StageLayers(model, *layers, seed=0, dtype=DTYPES[precision]), memory)
+    return _Case(kind, sequences, stage, Updater(AdamW(), stage.state(), memory), memory, layers[1] - layers[0])
+
+
+def _time_once(case: _Case, model: ModelSpec, num_tokens: int, *, keep: bool) -> None:
+    shape = (case.sequences, num_tokens)
+    tokens = torch.randint(0, model.vocab_size, shape)
+    hidden = torch.randn(*shape, model.hidden_size, dtype=case.stage.layers.dtype)
+    value = tokens if case.kind is LayerKind.EMBEDDING else hidden
+    labels = tokens if case.kind is LayerKind.HEAD else None
+    times = [time.thread_time()]
+    output = case.stage.forward(0, value, labels)
+    times.append(time.thread_time())
+    gradient = None if case.kind is LayerKind.HEAD else torch.ones_like(output)
+    start = time.thread_time()
+    case.stage.backward(0, gradient)
+    times += [start, time.thread_time()]
+    case.updater.step()
+    times.append(time.thread_time())
+    if keep:
+        case.forward_s.append((times[1] - times[0]) / case.num_timed)
+        case.backward_s.append((times[3] - times[2]) / case.num_timed)
+        case.update_s.append((times[4] - times[3]) / case.num_timed)
+
+
+def _spread(samples: Sequence[float], core_fraction: float) -> Spread:
+    ordered = sorted(sample / core_fraction for sample in samples)
+    last = len(ordered) - 1
+    return Spread(
+        median_s=ordered[last // 2],
+        p10_s=ordered[last // 10],
+        p90_s=ordered[last - last // 10],
+        num_samples=len(ordered),
+    )

@@ -1,0 +1,58 @@
+"""Makes the profile of a job: which kinds can be timed here, which sizes, and where the figures are from."""
+
+import platform
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+
+from polyreme.catalog.fleet import Fleet
+from polyreme.drivers.choose import emulated_fractions
+from polyreme.errors import InputError
+from polyreme.models.build import check_runnable
+from polyreme.models.dtypes import DTYPES
+from polyreme.profiler.measure import measure_layers
+from polyreme.specs.io import CREATED_BY, digest
+from polyreme.specs.job import JobSpec
+from polyreme.specs.model import ModelSpec
+from polyreme.specs.profile import ProfileSpec
+
+MOST_SEQUENCES = 4
+
+
+def timed_kinds(fleet: Fleet, num_cores: int) -> dict[str, float]:
+    """Device kinds of the fleet that can be timed here, with their core fraction. InputError if there is none."""
+    plain = {device.kind.name: 1.0 for device in fleet.devices if device.kind.driver == "cpu"}
+    found = {**plain, **emulated_fractions(fleet, num_cores)}
+    if not found:
+        kinds = sorted({f"{device.kind.name} ({device.kind.driver})" for device in fleet.devices})
+        raise InputError.single(
+            "cluster",
+            f"none of its devices can be timed here: {', '.join(kinds)}",
+            fix="kinds with driver cpu or emulated can; others are planned from the catalogue's figures",
+        )
+    return found
+
+
+def make_profile(model: ModelSpec, job: JobSpec, fleet: Fleet, num_cores: int, budget_s: float = 6.0) -> ProfileSpec:
+    """Time the model's layers for the job on this machine, in about `budget_s` seconds."""
+    kinds: Mapping[str, float] = timed_kinds(fleet, num_cores)
+    check_runnable(model)
+    if job.precision not in DTYPES:
+        raise InputError.single("job", f"{job.precision} cannot be timed here", path="precision", fix="use fp32")
+    sizes = [size for size in range(1, MOST_SEQUENCES + 1) if job.batch.sequences % size == 0]
+    layers = measure_layers(model, job.precision, sizes, job.batch.tokens_per_sequence, kinds, budget_s)
+    return ProfileSpec(
+        created_by=CREATED_BY,
+        model=digest(model),
+        layers=layers,
+        provenance={
+            "clock": "CPU seconds of one thread, divided by the core fraction of an emulated kind",
+            "core_fractions": ", ".join(f"{name} {fraction:.4f}" for name, fraction in kinds.items()),
+            "cores": str(num_cores),
+            "machine": platform.machine(),
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "torch": version("torch"),
+        },
+    )
