@@ -137,7 +137,7 @@ def moved_files(args: argparse.Namespace) -> dict[str, Path | None]:
 
 
 def load_planned(plan_path: Path, **moved: Path | None) -> tuple[Plan, Loaded]:
-    """A plan and the inputs that it was made from, found where it says or where `moved` says. InputError if one changed."""
+    """A plan and the inputs it was made from, where it says or where `moved` says. InputError if one changed."""
     plan = load_plan(plan_path)
     base, sources = plan_path.parent, plan.sources
     paths: dict[str, Path | None] = {}
