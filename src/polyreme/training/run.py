@@ -269,7 +269,9 @@ class _Run:
         card = "\n".join(f"  {key:<10}{value}" for key, value in self.failure.items() if value is not None)
         if message.get("exit_code") == InputError.exit_code:
             return InputError.single(f"rank {rank}", exception)
-        return kinds.get(message.get("exit_code", 4), WorkerLostError)(f"rank {rank} failed and the run was ended\n{card}")
+        return kinds.get(message.get("exit_code", 4), WorkerLostError)(
+            f"rank {rank} failed and the run was ended\n{card}"
+        )
 
 
 _STAGED = ("F", "B", "SA", "RA", "SG", "RG")
