@@ -44,15 +44,19 @@ class Fault:
 
 
 class InputError(PolyremeError):
-    """A file or an argument is not valid. Holds every fault found, never only the first."""
+    """A file or an argument is not valid. Holds every fault found; its text shows the first `MAX_SHOWN`."""
 
     exit_code = 2
+    MAX_SHOWN = 30
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
         count = len(self.faults)
         head = f"{count} fault{'s' if count != 1 else ''} in the input"
-        super().__init__("\n".join([head, *(f"  {fault}" for fault in self.faults)]))
+        lines = [head, *(f"  {fault}" for fault in self.faults[: self.MAX_SHOWN])]
+        if count > self.MAX_SHOWN:
+            lines.append(f"  ... and {count - self.MAX_SHOWN} more")
+        super().__init__("\n".join(lines))
 
     @classmethod
     def single(cls, source: str, problem: str, *, path: str = "", fix: str | None = None) -> "InputError":

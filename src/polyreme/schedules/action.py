@@ -50,8 +50,8 @@ ActionLists = Mapping[int, Sequence[Action]]
 """Rank -> what it does, in order."""
 
 HEADER = "# polyreme.actions/1"
-_STAGED = re.compile(r"([A-Za-z0-9_@-]+)\.(\d{1,7})\.(F|B|SA|RA|SG|RG)(\d{1,9})")
-_REDUCE = re.compile(r"REDUCE(\d{1,7})")
+_STAGED = re.compile(r"([A-Za-z0-9_@-]+)\.(\d{1,7})\.(F|B|SA|RA|SG|RG)(\d{1,9})", re.ASCII)
+_REDUCE = re.compile(r"REDUCE(\d{1,7})", re.ASCII)
 
 
 def parse_action(text: str) -> Action:

@@ -6,6 +6,7 @@ refused, and limits on size, nesting and what aliases may expand to.
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -41,7 +42,10 @@ _Loader.add_implicit_resolver(
     ),
     list("-+.0123456789"),
 )
+_PLAIN = "tag:yaml.org,2002:"
+_SCALARS = ("str", "null", "bool", "int", "float")
 _LONGEST_NUMBER = 400
+_TWICE = "this key appears twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ class _Builder:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
             return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
-        if isinstance(node, yaml.ScalarNode):
+        if isinstance(node, yaml.ScalarNode) and node.tag.removeprefix(_PLAIN) in _SCALARS:
             return self._scalar(node, path)
         return self._fault(node, path, f"tag {node.tag} is not allowed", "use plain values")
 
@@ -160,7 +164,7 @@ class _Builder:
             if key is None or not key_node.tag.endswith((":str", ":int", ":float", ":bool", ":null")):
                 self._fault(key_node, path, "a key must be plain text")
             elif key in result:
-                self._fault(key_node, (*path, key), "this key appears twice", "keep one")
+                self._fault(key_node, (*path, key), _TWICE, "keep one")
             elif key == "<<":
                 self._fault(key_node, path, "merge keys are not supported", "write the keys out")
             else:
@@ -169,7 +173,7 @@ class _Builder:
         return result
 
     def _scalar(self, node: yaml.ScalarNode, path: DocPath) -> Data:
-        text, kind = node.value, node.tag.removeprefix("tag:yaml.org,2002:")
+        text, kind = node.value, node.tag.removeprefix(_PLAIN)
         if kind == "str":
             return text
         try:
@@ -180,7 +184,7 @@ class _Builder:
             if kind == "int" and len(text) <= _LONGEST_NUMBER:
                 return int(text)
             if kind == "float" and len(text) <= _LONGEST_NUMBER:
-                return float(text.replace(".inf", "inf").replace(".nan", "nan").replace(".NaN", "nan"))
+                return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
         except (ValueError, KeyError):
             pass
         return self._fault(node, path, f"{_short(text)} is not a plain {kind}")
@@ -198,15 +202,19 @@ def _parse_json(file: str, text: str) -> Document:
     def pairs(items: list[tuple[str, Data]]) -> dict[str, Data]:
         result = dict(items)
         if len(result) != len(items):
-            keys = [key for key, _ in items]
-            duplicates.extend(sorted({key for key in keys if keys.count(key) > 1}))
+            duplicates.extend(key for key, count in Counter(key for key, _ in items).items() if count > 1)
         return result
 
     def constant(name: str) -> Data:
         raise ValueError(f"{name} is not JSON")
 
+    def integer(digits: str) -> int:
+        if len(digits) > _LONGEST_NUMBER:
+            raise ValueError(f"a number of {len(digits)} digits")
+        return int(digits)
+
     try:
-        data = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+        data = json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_int=integer)
     except json.JSONDecodeError as error:
         raise InputError.single(f"{file}:{error.lineno}", f"not valid JSON: {error.msg}") from None
     except RecursionError:
@@ -214,10 +222,19 @@ def _parse_json(file: str, text: str) -> Document:
     except ValueError as error:
         raise InputError.single(file, f"not valid JSON: {error}") from None
     if duplicates:
-        raise InputError(
-            [Fault(source=file, path=key, problem="this key appears twice", fix="keep one") for key in duplicates]
-        )
+        raise _repeated_keys(file, text, duplicates)
     return Document(file, data, {})
+
+
+def _repeated_keys(file: str, text: str, keys: list[str]) -> InputError:
+    """The error of a JSON text with `keys` repeated: with paths and lines if YAML, which keeps them, can read it."""
+    if len(text) <= MAX_YAML_BYTES:
+        try:
+            _parse_yaml(file, text)
+        except InputError as error:
+            if any(fault.problem == _TWICE for fault in error.faults):
+                return error
+    return InputError([Fault(source=file, path=format_path((key,)), problem=_TWICE, fix="keep one") for key in keys])
 
 
 def with_lines(document: Document) -> Document:
@@ -235,7 +252,11 @@ def format_path(path: DocPath) -> str:
     """`nodes[0].devices[1].kind`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            key = part if part.isprintable() and len(part) <= 60 else _short(part)
+            text += f".{key}" if text else key
     return text
 
 

@@ -1,9 +1,11 @@
 """Reads the shape of a model out of a Hugging Face `config.json`, as it is published."""
 
+import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 from polyreme.errors import Fault, InputError
-from polyreme.specs.documents import Document
+from polyreme.specs.documents import DocPath, Document, format_path
 
 _Keys = dict[str, tuple[str, ...]]
 
@@ -46,7 +48,25 @@ def is_huggingface(data: Any) -> bool:
     return isinstance(data, dict) and "schema" not in data and ("model_type" in data or "architectures" in data)
 
 
-def to_model_data(document: Document, name: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class ModelData:
+    """Data of a ModelSpec, and for each of its fields the path in the config that it came from or is missing at."""
+
+    data: dict[str, Any]
+    origins: dict[str, DocPath]
+
+    def in_words_of(self, document: Document, fault: Fault) -> Fault:
+        """The fault of a field as a fault of the config's key, at that key's line."""
+        if fault.path in self.origins:
+            origin = self.origins[fault.path]
+            return replace(fault, source=document.where(origin), path=format_path(origin))
+        named = [word for word in re.findall(r"\w+", fault.problem) if word in self.origins]
+        problem = re.sub(r"\w+", lambda word: format_path(self.origins.get(word[0], (word[0],))), fault.problem)
+        source = document.where(self.origins[named[0]]) if named else fault.source
+        return replace(fault, source=source, problem=problem)
+
+
+def to_model_data(document: Document, name: str) -> ModelData:
     """Data of a ModelSpec. InputError names an unsupported type and every missing key."""
     data = document.data
     kind = data.get("model_type")
@@ -59,22 +79,21 @@ def to_model_data(document: Document, name: str) -> dict[str, Any]:
         )
     family, keys = _FAMILIES[kind]
     result: dict[str, Any] = {"name": name, "family": family}
+    origins: dict[str, DocPath] = {ours: (theirs[0],) for ours, theirs in keys.items()}
     faults = []
-    rope = data.get("rope_scaling") or data.get("rope_parameters")
-    if isinstance(rope, dict):
-        result |= {"rope_theta": rope["rope_theta"]} if "rope_theta" in rope else {}
-        scaling = rope.get("rope_type", rope.get("type", "default"))
-        result |= {"rope_scaling": scaling} if scaling != "default" else {}
+    _read_rope(data, result, origins)
     for ours, theirs in keys.items():
         found = next((key for key in theirs if data.get(key) is not None), None)
         if found is not None:
-            result[ours] = data[found]
+            result[ours], origins[ours] = data[found], (found,)
         elif ours in _REQUIRED or (ours == "ffn_hidden_size" and family != "gpt"):
-            faults.append(Fault(source=document.file, path=theirs[0], problem="is required but missing"))
+            source = document.where((theirs[0],)) if theirs[0] in data else document.file
+            faults.append(Fault(source=source, path=theirs[0], problem="is required but missing"))
     if family == "gpt":
-        result.setdefault("tied_embedding", data.get("tie_word_embeddings", True))
-        if isinstance(result.get("hidden_size"), int):
-            result.setdefault("ffn_hidden_size", 4 * result["hidden_size"])
+        tied = data.get("tie_word_embeddings")
+        result["tied_embedding"], origins["tied_embedding"] = tied is None or tied, ("tie_word_embeddings",)
+        if "ffn_hidden_size" not in result and isinstance(result.get("hidden_size"), int | float):
+            result["ffn_hidden_size"], origins["ffn_hidden_size"] = 4 * result["hidden_size"], origins["hidden_size"]
     faults += [
         Fault(source=document.where((key,)), path=key, problem="biases in a llama block are not supported")
         for key in ("attention_bias", "mlp_bias")
@@ -82,4 +101,17 @@ def to_model_data(document: Document, name: str) -> dict[str, Any]:
     ]
     if faults:
         raise InputError(faults)
-    return result
+    return ModelData(result, origins)
+
+
+def _read_rope(data: dict[str, Any], result: dict[str, Any], origins: dict[str, DocPath]) -> None:
+    """Rotary settings that newer configs keep in a mapping of their own."""
+    holder = "rope_scaling" if data.get("rope_scaling") else "rope_parameters"
+    rope = data.get(holder)
+    if not isinstance(rope, dict):
+        return
+    if "rope_theta" in rope:
+        result["rope_theta"], origins["rope_theta"] = rope["rope_theta"], (holder, "rope_theta")
+    key = "rope_type" if "rope_type" in rope else "type"
+    if rope.get(key, "default") != "default":
+        result["rope_scaling"], origins["rope_scaling"] = rope[key], (holder, key)

@@ -35,17 +35,26 @@ S = TypeVar("S")
 CREATED_BY = f"polyreme {__version__}"
 _KINDS = (ModelSpec, ClusterSpec, JobSpec, ProfileSpec, Plan, Report)
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in _KINDS}
+_NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+"""Characters that a JSON string may hold as they are and YAML may not; escaped, a saved file reads as either."""
 _NOT_CONTENT = frozenset({"digest", "created_by", "predicted", "sources", "provenance"})
 
 
 def load_model(path: Path) -> ModelSpec:
     """Read model.yaml, or a Hugging Face config.json as it is."""
     document = read_document(path)
-    if is_huggingface(document.data):
-        document = with_lines(document)
-        data = to_model_data(document, name=path.parent.name or path.stem)
-        document = Document(document.file, data, document.lines)
-    return decode(ModelSpec, document)
+    return _load_huggingface(path, document) if is_huggingface(document.data) else decode(ModelSpec, document)
+
+
+def _load_huggingface(path: Path, document: Document) -> ModelSpec:
+    document = with_lines(document)
+    model = to_model_data(document, name=path.parent.name or path.stem)
+    try:
+        return decode(ModelSpec, Document(document.file, model.data, {(): 1}))
+    except InputError as error:
+        faults = [model.in_words_of(document, fault) for fault in error.faults]
+        first_of_key = {fault.path or fault.problem: fault for fault in reversed(faults)}
+        raise InputError([fault for fault in faults if fault in first_of_key.values()]) from None
 
 
 def load_cluster(path: Path) -> ClusterSpec:
@@ -92,7 +101,8 @@ def save(path: Path, value: Any) -> None:
     names = {field.name for field in dataclasses.fields(value)}
     if "digest" in names:
         value = dataclasses.replace(value, digest=digest(value))
-    write_atomically(path, json.dumps(to_data(value), indent=1, sort_keys=True, allow_nan=False) + "\n")
+    text = json.dumps(to_data(value), indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False)
+    write_atomically(path, _NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -217,7 +227,11 @@ def _field_names(kind: Any, path: DocPath) -> list[str]:
         for candidate in candidates:
             hints |= typing.get_type_hints(candidate)
         kind = hints.get(part, kind)
-    return [field.name for candidate in _dataclasses_in(kind) for field in dataclasses.fields(candidate)]
+    return [
+        next((note.alias for note in getattr(hint, "__metadata__", ()) if getattr(note, "alias", None)), name)
+        for candidate in _dataclasses_in(kind)
+        for name, hint in typing.get_type_hints(candidate, include_extras=True).items()
+    ]
 
 
 def _dataclasses_in(kind: Any) -> Iterator[Any]:

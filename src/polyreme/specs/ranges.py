@@ -1,27 +1,29 @@
-"""Names with ranges: `node[0-3]/gpu[0-7]` stands for 32 names, in order."""
+"""Names with ranges: `node[0-3]/gpu[0-7]` stands for 32 names, in order; `node[08-10]` keeps the width of its zeros."""
 
 import re
 from itertools import product
 
-_RANGE = re.compile(r"\[(\d{1,6})-(\d{1,6})\]")
+_RANGE = re.compile(r"\[(\d{1,6})-(\d{1,6})\]", re.ASCII)
 MAX_NAMES = 1_000_000
 
 
 def expand(name: str) -> list[str]:
     """All names that `name` stands for, the last range running fastest. ValueError if a range is reversed or huge."""
+    shown = repr(name if len(name) <= 60 else name[:57] + "...")
     parts: list[list[str]] = []
     position, total = 0, 1
     for match in _RANGE.finditer(name):
         first, last = int(match[1]), int(match[2])
         if last < first:
-            raise ValueError(f"range {match[0]} in {name!r} runs backwards")
+            raise ValueError(f"range {match[0]} in {shown} runs backwards")
         total *= last - first + 1
         if total > MAX_NAMES:
-            raise ValueError(f"{name!r} stands for more than {MAX_NAMES} names")
+            raise ValueError(f"{shown} stands for more than {MAX_NAMES} names")
         parts.append([name[position : match.start()]])
-        parts.append([str(number) for number in range(first, last + 1)])
+        width = len(match[1]) if match[1].startswith("0") else 1
+        parts.append([f"{number:0{width}}" for number in range(first, last + 1)])
         position = match.end()
     parts.append([name[position:]])
     if any(bracket in "".join(fixed) for fixed in parts[::2] for bracket in "[]"):
-        raise ValueError(f"{name!r} has a bracket that is no range; a range is written [0-7]")
+        raise ValueError(f"{shown} has a bracket that is no range; a range is written [0-7]")
     return ["".join(chosen) for chosen in product(*parts)]
