@@ -15,7 +15,7 @@ from spec_samples import SAMPLES, Sample
 from polyreme.errors import InputError
 
 MUTANTS_PER_KIND = 70
-SLOWEST_S = 1.0
+SLOWEST_S = 10.0  # a hang, not a slow machine
 HOSTILE_VALUES: tuple[Any, ...] = (
     *(None, True, 0, -1, 10**15 + 1, 10**30, 0.5, 1e308, float("inf"), float("-inf"), float("nan"), "", "x", "nein"),
     *("node[0-999999]", "[9-0]", "[0-", "\x00", "\u202e\U0001f6a3", "a" * 5000, [], {}, [[]], [1, 2, 3], {"": 1}),
@@ -83,7 +83,7 @@ def _read(sample: Sample, path: Path, content: bytes) -> InputError | None:
     except InputError as error:
         found = error
     elapsed_s = time.process_time() - started
-    assert elapsed_s < SLOWEST_S, f"{elapsed_s} s for {content[:2000]!r}"
+    assert elapsed_s < SLOWEST_S, f"{elapsed_s} s for {content[:80]!r}"
     if found is not None:
         assert all(fault.problem and str(path) in fault.source for fault in found.faults), str(found)
         size = len(str(found))

@@ -16,28 +16,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from polyreme.adapters.torch_stage import TorchStage
-from polyreme.catalog.fleet import build_fleet
-from polyreme.drivers.base import MemoryLedger
-from polyreme.drivers.choose import make_driver
 from polyreme.errors import DivergedError, PolyremeError
-from polyreme.layout.instances import PipelineInstance, stages_of
-from polyreme.layout.owners import buckets
-from polyreme.models.build import StageLayers
-from polyreme.models.dtypes import DTYPES
-from polyreme.models.optimizer import Updater
-from polyreme.runtime.executor import Executor, Place
-from polyreme.runtime.faults import parse_fault
-from polyreme.runtime.gradsync import reduce_bucket
+from polyreme.runtime.executor import Executor
 from polyreme.runtime.launch import Message, die_with_launcher
-from polyreme.runtime.mesh import join, leave, reduction_groups
+from polyreme.runtime.mesh import leave
 from polyreme.runtime.transport import PeerLostError
-from polyreme.runtime.wiring import share, wire
-from polyreme.schedules.lower import lower
-from polyreme.specs.io import load_cluster, load_job, load_model, load_plan
-from polyreme.telemetry.recorder import EventRecorder
-from polyreme.training.batches import StepBatch
-from polyreme.training.corpus import open_corpus
+from polyreme.training.assembly import Assembly, assemble
 from polyreme.training.settings import WorkerSettings
 from polyreme.training.weights import shard_file
 
@@ -84,61 +68,29 @@ class Worker:
     def train(self, listener: socket.socket | None) -> None:
         """Run all steps of the job."""
         torch.set_num_threads(1)
-        settings, rank, run_dir = self.settings, self.settings.rank, self.settings.folder
-        plan, model = load_plan(run_dir / "plan.json"), load_model(run_dir / "model.json")
-        job, cluster = load_job(run_dir / "config.json"), load_cluster(run_dir / "cluster.json")
-        fleet = build_fleet(cluster)
-        driver = make_driver(fleet.device(plan.workers[rank]), fleet, settings.num_cores)
-        device = driver.probe()
-        join(rank, len(plan.workers), settings.port, listener, device.backend)
-        reductions = buckets(plan, model)
-        groups = reduction_groups([bucket.owners for bucket in reductions])
-
-        memory = MemoryLedger(
-            f"{plan.workers[rank]} ({fleet.device(plan.workers[rank]).kind.name})", device.memory_bytes
-        )
-        dtype = DTYPES[job.precision]
-        stages: dict[Place, TorchStage] = {}
-        shares: dict[Place, tuple[PipelineInstance, int, int]] = {}
-        for instance, index in stages_of(plan, rank):
-            start, stop = instance.pipeline.stages[index].layers
-            stages[instance.name, index] = TorchStage(StageLayers(model, start, stop, job.seed, dtype), memory)
-            shares[instance.name, index] = (instance, *share(instance, index, rank))
-        parameters = {name: parameter for stage in stages.values() for name, parameter in stage.state().items()}
-        updater = Updater(job.optimizer, parameters, memory)
-        recorder = EventRecorder(run_dir / "events" / f"rank-{rank}.bin")
-        self.executor = Executor(
-            rank,
-            lower(plan, reductions)[rank],
-            wire(plan, model, fleet, rank, stages, dtype),
-            driver,
-            recorder,
-            lambda number: reduce_bucket(reductions[number], parameters, groups[reductions[number].owners]),
-            updater.step,
-            parse_fault(settings.fault) if settings.fault else None,
-        )
-        corpus = open_corpus(job.data, Path(settings.data_base))
+        work = assemble(self.settings, listener)
+        self.executor = work.executor
         self._tell({"type": "ready"})
-
-        sequences, num_tokens = plan.batch.sequences, plan.batch.tokens_per_sequence
-        for step in range(job.steps):
+        for step in range(work.job.steps):
             if step > self.last_step:
                 break
             self.step = step
-            started_ns = time.monotonic_ns()
-            targets = corpus.count_targets(job.seed, step, sequences, num_tokens)
-            for stage in stages.values():
-                stage.loss_seed = 1.0 / targets
-            loss_sum = self.executor.run_step(step, StepBatch(corpus, job.seed, step, num_tokens, shares))
-            if not math.isfinite(loss_sum):
-                raise DivergedError(f"the loss of step {step} is {loss_sum}", fix="lower optimizer.learning_rate")
-            span = {"start_ns": started_ns, "stop_ns": time.monotonic_ns()}
-            self._tell({"type": "step", "step": step, "loss_sum": loss_sum, "targets": targets, **span})
-        recorder.close()
-        if settings.save_weights:
-            save_weights(parameters, run_dir / "weights" / shard_file(rank, len(plan.workers)))
+            self._one_step(work, step)
+        work.recorder.close()
+        if self.settings.save_weights:
+            name = shard_file(self.settings.rank, len(work.plan.workers))
+            save_weights(work.parameters, self.settings.folder / "weights" / name)
+        memory = work.memory
         self._tell({"type": "done", "peak_bytes": memory.peak_bytes, "limit_bytes": memory.capacity_bytes})
         leave()
+
+    def _one_step(self, work: Assembly, step: int) -> None:
+        started_ns = time.monotonic_ns()
+        loss_sum, targets = work.run_step(step)
+        if not math.isfinite(loss_sum):
+            raise DivergedError(f"the loss of step {step} is {loss_sum}", fix="lower optimizer.learning_rate")
+        span = {"start_ns": started_ns, "stop_ns": time.monotonic_ns()}
+        self._tell({"type": "step", "step": step, "loss_sum": loss_sum, "targets": targets, **span})
 
     def report_failure(self, error: BaseException) -> None:
         """Tell the launcher what failed and at which action."""
