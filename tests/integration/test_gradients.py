@@ -1,0 +1,114 @@
+"""Gradients of real pipelines of processes against plain autograd in one process.
+
+Rule: per parameter norm(g - g64) <= 3 max(norm(g32 - g64), eps32 norm(g64)), g64 and g32 from one process in fp64 and
+fp32; pipelines in fp64 agree to 1e-10.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from gradient_worker import gradient_main
+from safetensors.torch import load_file
+from small_run import NUM_LAYERS, NUM_TOKENS, inputs, pipeline, write_text
+from torch import Tensor
+
+from polyreme.models.build import StageLayers
+from polyreme.models.dtypes import DTYPES
+from polyreme.models.llama import IGNORED_LABEL
+from polyreme.runtime.launch import Failure, Workers
+from polyreme.specs.fields import Precision, ScheduleName
+from polyreme.specs.io import save
+from polyreme.specs.plan import Pipeline
+from polyreme.training.corpus import open_corpus
+from polyreme.training.run import Inputs
+from polyreme.training.settings import WorkerSettings
+
+Gradients = dict[str, Tensor]
+EPS32 = torch.finfo(torch.float32).eps
+CUTS = {1: [], 2: [2], 3: [1, 4], 4: [2, 3, 5]}
+
+
+def in_one_process(given: Inputs, precision: Precision) -> Gradients:
+    """The oracle: the whole model, the whole batch, one loss divided by the tokens that count."""
+    job, plan = given.job, given.plan
+    layers = StageLayers(given.model, 0, NUM_LAYERS, job.seed, DTYPES[precision])
+    corpus = open_corpus(job.data, given.base)
+    tokens = torch.zeros((plan.batch.sequences, NUM_TOKENS), dtype=torch.int64)
+    labels = torch.full_like(tokens, IGNORED_LABEL)
+    for row in range(plan.batch.sequences):
+        window = corpus.window(job.seed, 0, row, NUM_TOKENS)
+        content = list(corpus.read(window))
+        tokens[row, : len(content) - 1] = torch.tensor(content[:-1])
+        labels[row, : len(content) - 1] = torch.tensor(content[1:])
+    counted = (labels != IGNORED_LABEL).sum(dim=1)
+    assert len(set(counted.tolist())) > 1, "the batch was meant to be ragged"
+    (layers(tokens, labels) / int(counted.sum())).backward()
+    return {name: parameter.grad for name, parameter in layers.named.items() if parameter.grad is not None}
+
+
+def in_a_pipeline(given: Inputs, run_dir: Path) -> list[Gradients]:
+    """Gradients that each rank holds after one step of real worker processes."""
+    run_dir.mkdir()
+    for name, value in (("plan", given.plan), ("model", given.model), ("config", given.job), ("cluster", given.cluster)):
+        save(run_dir / f"{name}.json", value)
+    settings = WorkerSettings(run_dir=str(run_dir), data_base=".", num_cores=2)
+    ranks = range(len(given.plan.workers))
+    with Workers(gradient_main, [settings.to_message() for _ in ranks], "gradient_worker") as workers:
+        for heard in workers.messages():
+            assert not isinstance(heard, Failure), json.dumps(heard.message)
+    return [load_file(run_dir / f"gradients-{rank}.safetensors") for rank in ranks]
+
+
+def check(given: Inputs, run_dir: Path) -> None:
+    """Every parameter is held by some rank, and every holder's gradient meets the rule."""
+    exact = in_one_process(given, Precision.FP64)
+    single = in_one_process(given, Precision.FP32)
+    held = in_a_pipeline(given, run_dir)
+    assert set().union(*held) == set(exact)
+    for rank, gradients in enumerate(held):
+        for name, gradient in gradients.items():
+            error = (gradient.double() - exact[name]).norm()
+            if given.job.precision is Precision.FP64:
+                assert error <= 1e-10 * exact[name].norm(), (rank, name)
+            else:
+                allowed = 3 * max((single[name].double() - exact[name]).norm(), EPS32 * exact[name].norm())
+                assert error <= allowed, (rank, name, float(error), float(allowed))
+
+
+def run_case(pipelines: Sequence[Pipeline], tmp_path: Path, precision: Precision, *, tied: bool = False) -> None:
+    data = write_text(tmp_path / "text")
+    check(inputs(pipelines, data, precision=precision, tied=tied), tmp_path / "run")
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP64])
+@pytest.mark.parametrize("schedule", list(ScheduleName))
+@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+def test_gradients_of_a_pipeline_equal_those_of_one_process(
+    num_stages: int, schedule: ScheduleName, precision: Precision, tmp_path: Path
+) -> None:
+    microbatches = 3 if num_stages == 4 else 5  # fewer microbatches than stages, too
+    run_case([pipeline("a", CUTS[num_stages], microbatches, schedule, precision=precision)], tmp_path, precision)
+
+
+def test_gradients_of_two_unequal_pipelines_are_summed_over_their_owners(tmp_path: Path) -> None:
+    pipelines = [
+        pipeline("a", [3], 5, ScheduleName.ONE_F_ONE_B, precision=Precision.FP64),
+        pipeline("b", [2, 4], 3, ScheduleName.GPIPE, base=2, microbatch_sequences=1, precision=Precision.FP64),
+    ]
+    run_case(pipelines, tmp_path, Precision.FP64)
+
+
+def test_gradients_of_a_tied_embedding_are_summed_over_first_and_last_stage(tmp_path: Path) -> None:
+    one = pipeline("a", [3], 4, ScheduleName.ONE_F_ONE_B, precision=Precision.FP64)
+    run_case([one], tmp_path, Precision.FP64, tied=True)
+
+
+def test_gradients_are_right_where_groups_of_a_stage_take_unequal_shares(tmp_path: Path) -> None:
+    shares = [[2, 1], [3], [1, 2]]
+    one = pipeline(
+        "a", [2, 4], 3, ScheduleName.ONE_F_ONE_B, microbatch_sequences=3, precision=Precision.FP64, shares=shares
+    )
+    run_case([one], tmp_path, Precision.FP64)

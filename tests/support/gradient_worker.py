@@ -1,0 +1,42 @@
+"""A worker that runs one real step and, where training would update, keeps the gradients in a file instead."""
+
+import json
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import torch
+from safetensors.torch import save_file
+
+from polyreme.drivers.base import MemoryLedger
+from polyreme.runtime.launch import die_with_launcher
+from polyreme.runtime.mesh import leave
+from polyreme.specs.job import AdamW
+from polyreme.training.assembly import Parameters, assemble
+from polyreme.training.settings import WorkerSettings
+
+
+def gradient_main(content: bytes, pipe: Connection, listener: "socket.socket | None") -> None:
+    die_with_launcher()
+    settings = WorkerSettings(**json.loads(content))
+    path = settings.folder / f"gradients-{settings.rank}.safetensors"
+
+    def keep(_: AdamW, parameters: Parameters, __: MemoryLedger) -> Callable[[], None]:
+        def save() -> None:
+            held = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+            save_file({name: gradient.contiguous() for name, gradient in held.items()}, path)
+
+        return save
+
+    try:
+        torch.set_num_threads(1)
+        work = assemble(settings, listener, keep)
+        work.run_step(0)
+        leave()
+    except BaseException as error:
+        message = {"type": "failed", "exception": "".join(traceback.format_exception(error))}
+        pipe.send_bytes(json.dumps(message).encode())
+        os._exit(4)
+    os._exit(0)

@@ -1,0 +1,119 @@
+"""A tiny model on emulated devices, plans of any cut over it, and short text whose windows run over document ends."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from polyreme.specs.cluster import ClusterSpec, DeviceEntry, Node, NodeLinks
+from polyreme.specs.device import DeviceKind, LinkKind
+from polyreme.specs.fields import Precision, ScheduleName
+from polyreme.specs.job import AdamW, Batch, JobSpec, TextData
+from polyreme.specs.model import ModelFamily, ModelSpec
+from polyreme.specs.plan import Group, Pipeline, Plan, Predicted, Schedule, Stage, StageTime
+from polyreme.specs.plan import Inputs as PlanInputs
+from polyreme.training.run import Inputs
+
+NUM_BLOCKS = 4
+NUM_LAYERS = NUM_BLOCKS + 2
+NUM_TOKENS = 24
+MAX_WORKERS = 5
+
+
+def tiny_model(*, tied: bool = False) -> ModelSpec:
+    return ModelSpec(
+        name="tiny",
+        family=ModelFamily.LLAMA,
+        num_layers=NUM_BLOCKS,
+        hidden_size=32,
+        num_heads=4,
+        num_kv_heads=2,
+        ffn_hidden_size=48,
+        vocab_size=256,
+        tied_embedding=tied,
+    )
+
+
+def cluster(memory_bytes: float = 1e9) -> ClusterSpec:
+    kinds = (
+        DeviceKind(name="fast", driver="emulated", memory_bytes=memory_bytes, speed=2.0),
+        DeviceKind(name="slow", driver="emulated", memory_bytes=memory_bytes, speed=1.0),
+    )
+    entries = (DeviceEntry(kind="fast", name="w", count=2), DeviceEntry(kind="slow", name="w", count=MAX_WORKERS - 2))
+    return ClusterSpec(
+        name="tiny",
+        nodes=(Node(name="n", devices=entries, links=NodeLinks(intra="wire")),),
+        device_kinds=kinds,
+        link_kinds=(LinkKind(name="wire", bandwidth_bytes_per_s=1e9, latency_s=50e-6),),
+    )
+
+
+def write_text(folder: Path) -> TextData:
+    """Documents of 5 to 60 bytes: most windows of NUM_TOKENS end early, so microbatches count unlike numbers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(12):
+        text = "".join(chr(97 + (number * 7 + position * position) % 26) for position in range(5 + 5 * number))
+        (folder / f"{number:02d}.txt").write_text(text, encoding="utf-8")
+    return TextData(paths=(str(folder.resolve()),))
+
+
+def pipeline(
+    name: str,
+    cuts: Sequence[int],
+    microbatches: int,
+    schedule: ScheduleName,
+    *,
+    base: int = 0,
+    microbatch_sequences: int = 2,
+    precision: Precision = Precision.FP32,
+    shares: Sequence[Sequence[int]] | None = None,
+) -> Pipeline:
+    """Stages between `cuts`; `shares` gives the sequences of each of a stage's groups, one rank each."""
+    edges = [0, *cuts, NUM_LAYERS]
+    shares = shares or [[microbatch_sequences]] * (len(edges) - 1)
+    stages, rank = [], 0
+    for start, stop, share in zip(edges[:-1], edges[1:], shares, strict=True):
+        groups = tuple(Group(ranks=(rank + index,), sequences=count) for index, count in enumerate(share))
+        rank += len(groups)
+        time_s = StageTime(f=1.0, i=1.0, w=1.0)
+        stages.append(Stage(layers=(start, stop), groups=groups, precision=precision, time_s=time_s))
+    return Pipeline(
+        name=name,
+        microbatches=microbatches,
+        microbatch_sequences=microbatch_sequences,
+        base_ranks=(base,),
+        schedule=Schedule(name=schedule),
+        stages=tuple(stages),
+    )
+
+
+def inputs(
+    pipelines: Sequence[Pipeline],
+    data: TextData,
+    *,
+    precision: Precision = Precision.FP32,
+    steps: int = 1,
+    tied: bool = False,
+    learning_rate: float = 1e-3,
+    memory_bytes: float = 1e9,
+) -> Inputs:
+    sequences = sum(p.microbatches * p.microbatch_sequences for p in pipelines)
+    ranks = {base + r for p in pipelines for base in p.base_ranks for s in p.stages for g in s.groups for r in g.ranks}
+    batch = Batch(sequences=sequences, tokens_per_sequence=NUM_TOKENS)
+    job = JobSpec(
+        name="tiny",
+        model="model.json",
+        cluster="cluster.json",
+        batch=batch,
+        precision=precision,
+        steps=steps,
+        data=data,
+        optimizer=AdamW(learning_rate=learning_rate),
+    )
+    plan = Plan(
+        created_by="test",
+        inputs=PlanInputs(model="m", cluster="c", job="j"),
+        batch=batch,
+        workers=tuple(f"n/w{rank}" for rank in sorted(ranks)),
+        pipelines=tuple(pipelines),
+        predicted=Predicted(step_time_s=(1.0, 1.0, 1.0)),
+    )
+    return Inputs(plan=plan, model=tiny_model(tied=tied), cluster=cluster(memory_bytes), job=job, base=Path())
