@@ -5,6 +5,7 @@ Reading never runs code and never writes. Faults of one file are collected into 
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 import os
@@ -225,13 +226,23 @@ def _field_names(kind: Any, path: DocPath) -> list[str]:
             continue
         hints: dict[str, Any] = {}
         for candidate in candidates:
-            hints |= typing.get_type_hints(candidate)
+            hints |= _hints(candidate)
         kind = hints.get(part, kind)
-    return [
+    return [name for candidate in _dataclasses_in(kind) for name in _keys(candidate)]
+
+
+@functools.cache
+def _hints(spec_class: Any) -> dict[str, Any]:
+    return typing.get_type_hints(spec_class, include_extras=True)
+
+
+@functools.cache
+def _keys(spec_class: Any) -> tuple[str, ...]:
+    """Keys of a spec class as a file writes them."""
+    return tuple(
         next((note.alias for note in getattr(hint, "__metadata__", ()) if getattr(note, "alias", None)), name)
-        for candidate in _dataclasses_in(kind)
-        for name, hint in typing.get_type_hints(candidate, include_extras=True).items()
-    ]
+        for name, hint in _hints(spec_class).items()
+    )
 
 
 def _dataclasses_in(kind: Any) -> Iterator[Any]:
