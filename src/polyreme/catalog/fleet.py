@@ -16,6 +16,10 @@ from polyreme.specs.ranges import expand
 DEVICE_NAMES = {"cuda": "gpu", "rocm": "gpu", "ascend": "npu"}
 """What devices of a driver are called where the file does not say; others are called like their driver."""
 NO_LINK = "none"
+MAX_DEVICES = 100_000
+MAX_PAIRS = 1_000_000
+MAX_NAMED = 8
+"""Limits that keep a short file with a wide range from taking minutes: devices, pairs, faults of one range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +90,14 @@ class _Resolver:
                 self._link(node.links.intra, f"{path}.links.intra"),
                 self._link(node.links.inter, f"{path}.links.inter"),
             )
-            for name in self._expand(node.name, f"{path}.name"):
+            kinds = [self._kind(entry, f"{path}.devices[{number}]") for number, entry in enumerate(node.devices)]
+            node_names = self._expand(node.name, f"{path}.name")
+            if len(devices) + len(node_names) * sum(entry.count for entry in node.devices) > MAX_DEVICES:
+                self._fault(f"{path}.devices", f"makes more than {MAX_DEVICES} devices in all", None)
+                raise InputError(self.faults)
+            for name in node_names:
                 names.append(name)
-                devices += self._devices(node, name, path)
+                devices += self._devices(node, name, kinds)
                 for found, plane in zip((intra, inter), planes, strict=True):
                     if plane is not None:
                         found[name] = plane
@@ -108,10 +117,9 @@ class _Resolver:
                 self._fault(path, f"{name!r} is defined {count} times", "keep one")
         return {kind.name: kind for kind in kinds}
 
-    def _devices(self, node: Node, node_name: str, path: str) -> Iterable[Device]:
+    def _devices(self, node: Node, node_name: str, kinds: list[DeviceKind | None]) -> Iterable[Device]:
         taken: Counter[str] = Counter()
-        for index, entry in enumerate(node.devices):
-            kind = self._kind(entry, f"{path}.devices[{index}]")
+        for entry, kind in zip(node.devices, kinds, strict=True):
             if kind is None:
                 continue
             name = entry.name or DEVICE_NAMES.get(kind.driver, kind.driver)
@@ -141,22 +149,32 @@ class _Resolver:
 
     def _connections(self, names: list[str]) -> dict[tuple[str, str], LinkKind | None]:
         found: dict[tuple[str, str], LinkKind | None] = {}
+        known, num_pairs = set(names), 0
         for index, connection in enumerate(self.cluster.connections):
             path = f"connections[{index}]"
             link = None if connection.link == NO_LINK else self._link(connection.link, f"{path}.link")
-            ends = [
-                self._expand(text, f"{path}.{key}")
-                for key, text in (("from", connection.source), ("to", connection.target))
-            ]
-            for key, nodes in zip(("from", "to"), ends, strict=True):
-                for name in set(nodes) - set(names):
-                    self._fault(f"{path}.{key}", f"{name!r} is no node", _close(name, names))
-            for source in ends[0]:
-                for target in ends[1]:
+            sources = self._known_nodes(connection.source, known, f"{path}.from")
+            targets = self._known_nodes(connection.target, known, f"{path}.to")
+            num_pairs += len(sources) * len(targets)
+            if num_pairs > MAX_PAIRS:
+                self._fault(path, f"makes more than {MAX_PAIRS} pairs of nodes in all", "use links.inter of the nodes")
+                break
+            for source in sources:
+                for target in targets:
                     found[source, target] = link
                     if connection.both_ways:
                         found[target, source] = link
         return found
+
+    def _known_nodes(self, text: str, known: set[str], path: str) -> list[str]:
+        """The nodes that `text` stands for; the first few names that are no nodes are faults, the rest are counted."""
+        names = self._expand(text, path)
+        unknown = [name for name in names if name not in known]
+        for name in unknown[:MAX_NAMED]:
+            self._fault(path, f"{name!r} is no node", _close(name, sorted(known)) if len(known) < 1000 else None)
+        if len(unknown) > MAX_NAMED:
+            self._fault(path, f"{len(unknown) - MAX_NAMED} more names are no nodes", None)
+        return [name for name in names if name in known]
 
     def _expand(self, text: str, path: str) -> list[str]:
         try:

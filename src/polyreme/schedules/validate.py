@@ -1,6 +1,6 @@
 """Checks lists of actions from anywhere: complete, in order, every message paired in order, and free of deadlock."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from polyreme.schedules.action import COMPUTE_OPS, RECV_OPS, SEND_OPS, Action, ActionLists, Op
@@ -15,7 +15,7 @@ Mailboxes = dict[tuple[Op, str, int], deque[int]]
 def validate(lists: ActionLists) -> list[str]:
     """Everything wrong with the lists, as sentences; empty if they can run. Sends are taken as buffered."""
     problems = [problem for rank in sorted(lists) for problem in _order_problems(rank, lists[rank])]
-    return problems or _deadlock_problems(lists)
+    return [*problems, *_reduction_problems(lists)] or _deadlock_problems(lists)
 
 
 def _order_problems(rank: int, actions: Sequence[Action]) -> list[str]:
@@ -34,6 +34,12 @@ def _order_problems(rank: int, actions: Sequence[Action]) -> list[str]:
     if Action(Op.STEP) not in seen:
         problems.append(f"rank {rank}: STEP is missing")
     return problems
+
+
+def _reduction_problems(lists: ActionLists) -> list[str]:
+    """A reduction that one rank enters alone. Which further ranks own a bucket, lists do not say."""
+    entered = Counter(action for actions in lists.values() for action in set(actions) if action.op is Op.REDUCE)
+    return [f"{action} is entered by one rank alone" for action, count in sorted(entered.items()) if count == 1]
 
 
 def _needs(action: Action, present: set[Action]) -> set[Action]:

@@ -5,6 +5,7 @@ Reading never runs code and never writes. Faults of one file are collected into 
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 import os
@@ -152,17 +153,12 @@ def decode(kind: type[S], document: Document) -> S:
     except ValidationError as error:
         located = with_lines(document)
         found = error.errors(include_url=False)
-        real = [details for details in found if not _follows_from_another(details, found)]
-        faults = [_fault(kind, located, details) for details in real]
+        # A list whose items are wrong is also reported as too short: only the items' own faults are news.
+        holders = {details["loc"][:end] for details in found for end in range(len(details["loc"]))}
+        real = [details for details in found if details["type"] != "too_short" or details["loc"] not in holders]
+        shown = InputError.MAX_SHOWN
+        faults = [_fault(kind, located, details, hint=number < shown) for number, details in enumerate(real)]
         raise InputError(faults) from None
-
-
-def _follows_from_another(details: ErrorDetails, found: list[ErrorDetails]) -> bool:
-    """A list whose items are wrong is also reported as too short: only the items' own faults are news."""
-    loc = details["loc"]
-    return details["type"] == "too_short" and any(
-        other["loc"][: len(loc)] == loc and len(other["loc"]) > len(loc) for other in found
-    )
 
 
 def _check_schema(kind: type[Any], document: Document) -> None:
@@ -180,7 +176,8 @@ def _check_schema(kind: type[Any], document: Document) -> None:
     raise InputError.single(with_lines(document).where(("schema",)), problem, path="schema", fix=fix)
 
 
-def _fault(kind: type[Any], document: Document, details: ErrorDetails) -> Fault:
+def _fault(kind: type[Any], document: Document, details: ErrorDetails, *, hint: bool) -> Fault:
+    """pydantic's error in our words; looks for what was meant only if `hint`, since that takes time."""
     path = _document_path(document.data, details["loc"])
     value = details["input"]
     problem, fix = details["msg"], None
@@ -188,8 +185,8 @@ def _fault(kind: type[Any], document: Document, details: ErrorDetails) -> Fault:
         case "missing":
             problem, fix = "is required but missing", None
         case "unexpected_keyword_argument":
-            known = _field_names(kind, path[:-1])
-            problem, fix = "is not a known key", _did_you_mean(str(path[-1]), known)
+            problem = "is not a known key"
+            fix = _did_you_mean(str(path[-1]), _field_names(kind, path[:-1])) if hint else None
         case "enum" | "literal_error":
             expected = str(details.get("ctx", {}).get("expected", ""))
             problem = f"{_short(value)} is not one of {expected}"
@@ -225,13 +222,23 @@ def _field_names(kind: Any, path: DocPath) -> list[str]:
             continue
         hints: dict[str, Any] = {}
         for candidate in candidates:
-            hints |= typing.get_type_hints(candidate)
+            hints |= _hints(candidate)
         kind = hints.get(part, kind)
-    return [
+    return [name for candidate in _dataclasses_in(kind) for name in _keys(candidate)]
+
+
+@functools.cache
+def _hints(spec_class: Any) -> dict[str, Any]:
+    return typing.get_type_hints(spec_class, include_extras=True)
+
+
+@functools.cache
+def _keys(spec_class: Any) -> tuple[str, ...]:
+    """Keys of a spec class as a file writes them."""
+    return tuple(
         next((note.alias for note in getattr(hint, "__metadata__", ()) if getattr(note, "alias", None)), name)
-        for candidate in _dataclasses_in(kind)
-        for name, hint in typing.get_type_hints(candidate, include_extras=True).items()
-    ]
+        for name, hint in _hints(spec_class).items()
+    )
 
 
 def _dataclasses_in(kind: Any) -> Iterator[Any]:

@@ -4,7 +4,7 @@ import re
 from itertools import product
 
 _RANGE = re.compile(r"\[(\d{1,6})-(\d{1,6})\]", re.ASCII)
-MAX_NAMES = 1_000_000
+MAX_NAMES = 100_000
 
 
 def expand(name: str) -> list[str]:
