@@ -56,7 +56,7 @@ def in_a_pipeline(given: Inputs, run_dir: Path) -> list[Gradients]:
         save(run_dir / f"{name}.json", value)
     settings = WorkerSettings(run_dir=str(run_dir), data_base=".", num_cores=2)
     ranks = range(len(given.plan.workers))
-    with Workers(gradient_main, [settings.to_message() for _ in ranks], "gradient_worker") as workers:
+    with Workers(gradient_main, [settings.to_message() for _ in ranks], "polyreme.training.preload") as workers:
         for heard in workers.messages():
             assert not isinstance(heard, Failure), json.dumps(heard.message)
     return [load_file(run_dir / f"gradients-{rank}.safetensors") for rank in ranks]

@@ -43,7 +43,7 @@ from polyreme.training.redact import redact
 from polyreme.training.settings import WorkerSettings
 from polyreme.training.weights import INDEX_FILE, huggingface_config, weight_index
 
-WORKER_MODULE = "polyreme.training.worker"
+WORKER_MODULE = "polyreme.training.preload"
 SUPPORTED = frozenset({Feature.DATA_PARALLEL, Feature.UNEQUAL_PIPELINES, Feature.UNEVEN_SHARE, Feature.TIED_EMBEDDING})
 """What the runtime executes beyond one pipeline of single-device stages."""
 PRECISIONS = (Precision.FP32, Precision.FP64)
