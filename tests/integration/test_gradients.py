@@ -52,7 +52,12 @@ def in_one_process(given: Inputs, precision: Precision) -> Gradients:
 def in_a_pipeline(given: Inputs, run_dir: Path) -> list[Gradients]:
     """Gradients that each rank holds after one step of real worker processes."""
     run_dir.mkdir()
-    for name, value in (("plan", given.plan), ("model", given.model), ("config", given.job), ("cluster", given.cluster)):
+    for name, value in (
+        ("plan", given.plan),
+        ("model", given.model),
+        ("config", given.job),
+        ("cluster", given.cluster),
+    ):
         save(run_dir / f"{name}.json", value)
     settings = WorkerSettings(run_dir=str(run_dir), data_base=".", num_cores=2)
     ranks = range(len(given.plan.workers))

@@ -35,7 +35,7 @@ def gradient_main(content: bytes, pipe: Connection, listener: "socket.socket | N
         work = assemble(settings, listener, keep)
         work.run_step(0)
         leave()
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the test must see it
         message = {"type": "failed", "exception": "".join(traceback.format_exception(error))}
         pipe.send_bytes(json.dumps(message).encode())
         os._exit(4)

@@ -32,7 +32,7 @@ from polyreme.runtime.launch import Failure, Message, Workers, check_platform
 from polyreme.specs.cluster import ClusterSpec
 from polyreme.specs.fields import Feature, Precision
 from polyreme.specs.io import save, to_data, write_atomically
-from polyreme.specs.job import JobSpec
+from polyreme.specs.job import Batch, JobSpec
 from polyreme.specs.model import ModelFamily, ModelSpec
 from polyreme.specs.plan import Plan
 from polyreme.specs.profile import ProfileSpec
@@ -133,7 +133,7 @@ def check_runnable(inputs: Inputs) -> None:
     if plan.num_layers != model.num_layers + 2:
         problems.append(f"the plan covers {plan.num_layers} layers, the model has {model.num_layers + 2}")
     if plan.batch != job.batch:
-        problems.append(f"the plan is for a batch of {to_data(plan.batch)}, the job has {to_data(job.batch)}")
+        problems.append(f"the plan is for a batch of {_batch_text(plan.batch)}, the job has {_batch_text(job.batch)}")
     if model.family is not ModelFamily.LLAMA or model.rope_scaling or model.attention_window:
         problems.append("only family llama without rope_scaling and attention_window can be trained yet")
     if model.vocab_size < MIN_VOCAB:
@@ -147,6 +147,10 @@ def check_runnable(inputs: Inputs) -> None:
         problems.append(f"devices of driver {', '.join(sorted(drivers))} cannot run yet; cpu and emulated can")
     if problems:
         raise InputError.single("plan", "; ".join(problems), fix="plan, explain and simulate work for it")
+
+
+def _batch_text(batch: Batch) -> str:
+    return f"{batch.sequences} x {batch.tokens_per_sequence} tokens"
 
 
 def usable_cores() -> int:
