@@ -128,7 +128,7 @@ def _write_inputs(folder: Path) -> Loaded:
         name="demo",
         model="model.json",
         cluster="cluster.json",
-        batch=Batch(sequences=16, tokens_per_sequence=128),
+        batch=Batch(sequences=16, tokens_per_sequence=96),
         optimizer=AdamW(learning_rate=1e-3),
         steps=STEPS_PER_ROUND,
     )

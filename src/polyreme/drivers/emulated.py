@@ -11,8 +11,9 @@ from typing import Any
 
 from polyreme.drivers.base import DeviceInfo, Fence
 
-CORE_SHARE = 0.8
-"""Share of the machine's cores that all emulated devices together may use; the rest is for messages."""
+CORE_SHARE = 0.5
+"""Share of the machine's cores that all emulated devices together may use. What is left carries messages, and absorbs
+other load: two workers that compete for one core would no longer keep their ratio."""
 
 
 def core_fractions(speeds: Sequence[float], num_cores: int) -> list[float]:

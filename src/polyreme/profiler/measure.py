@@ -1,7 +1,8 @@
 """Seconds of forward, backward and update of each layer kind on this processor, one thread, as CPU time.
 
-An emulated kind is timed once for all: it takes the CPU time divided by its core fraction. Sizes are measured in turn,
-round after round, so that a busy moment of the machine spreads over all of them.
+An emulated kind takes the CPU time divided by its core fraction, and idles after each action; a processor that wakes up
+is slower at first, so its layers are timed after a pause. Sizes are measured in turn, round after round, so that a busy
+moment of the machine spreads over all of them.
 """
 
 import time
@@ -23,8 +24,6 @@ from polyreme.specs.profile import LayerTiming, Spread
 
 WARM_UP_ROUNDS = 2
 MIN_ROUNDS = 5
-BLOCKS_TIMED = 2
-"""Blocks timed together: their weights and activations then compete for the cache as in a stage."""
 
 
 @dataclass(slots=True)
@@ -49,14 +48,20 @@ def measure_layers(
     tokens_per_sequence: int,
     core_fractions: Mapping[str, float],
     budget_s: float = 6.0,
+    pause_s: float = 0.0,
+    blocks_timed: int = 1,
 ) -> tuple[LayerTiming, ...]:
-    """Timings of every layer kind at every microbatch size, for each device kind named in `core_fractions`."""
+    """Timings of every layer kind at every microbatch size, for each device kind named in `core_fractions`.
+
+    `pause_s` is slept before each forward and each backward of blocks, of which `blocks_timed` are timed together: as
+    in a stage, they share what waking up costs, and compete for the cache.
+    """
     torch.set_num_threads(1)
-    cases = [_case(model, precision, kind, size) for size in sizes for kind in LayerKind]
+    cases = [_case(model, precision, kind, size, blocks_timed) for size in sizes for kind in LayerKind]
     started, rounds = time.perf_counter(), 0
     while rounds < WARM_UP_ROUNDS + MIN_ROUNDS or time.perf_counter() - started < budget_s:
         for case in cases:
-            _time_once(case, model, tokens_per_sequence, keep=rounds >= WARM_UP_ROUNDS)
+            _time_once(case, model, tokens_per_sequence, pause_s, keep=rounds >= WARM_UP_ROUNDS)
         rounds += 1
     return tuple(
         LayerTiming(
@@ -75,10 +80,10 @@ def measure_layers(
     )
 
 
-def _case(model: ModelSpec, precision: Precision, kind: LayerKind, sequences: int) -> _Case:
+def _case(model: ModelSpec, precision: Precision, kind: LayerKind, sequences: int, blocks_timed: int) -> _Case:
     layers = {
         LayerKind.EMBEDDING: (0, 1),
-        LayerKind.BLOCK: (1, 1 + min(BLOCKS_TIMED, model.num_layers)),
+        LayerKind.BLOCK: (1, 1 + min(blocks_timed, model.num_layers)),
         LayerKind.HEAD: (num_layers(model) - 1, num_layers(model)),
     }[kind]
     assert layer_kind(model, layers[0]) is kind
@@ -87,16 +92,19 @@ def _case(model: ModelSpec, precision: Precision, kind: LayerKind, sequences: in
     return _Case(kind, sequences, stage, Updater(AdamW(), stage.state(), memory), memory, layers[1] - layers[0])
 
 
-def _time_once(case: _Case, model: ModelSpec, num_tokens: int, *, keep: bool) -> None:
+def _time_once(case: _Case, model: ModelSpec, num_tokens: int, pause_s: float, *, keep: bool) -> None:
     shape = (case.sequences, num_tokens)
     tokens = torch.randint(0, model.vocab_size, shape)
     hidden = torch.randn(*shape, model.hidden_size, dtype=case.stage.layers.dtype)
     value = tokens if case.kind is LayerKind.EMBEDDING else hidden
     labels = tokens if case.kind is LayerKind.HEAD else None
+    pause_s = pause_s if case.kind is LayerKind.BLOCK else 0.0
+    time.sleep(pause_s)
     times = [time.thread_time()]
     output = case.stage.forward(0, value, labels)
     times.append(time.thread_time())
     gradient = None if case.kind is LayerKind.HEAD else torch.ones_like(output)
+    time.sleep(pause_s)
     start = time.thread_time()
     case.stage.backward(0, gradient)
     times += [start, time.thread_time()]

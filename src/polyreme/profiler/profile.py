@@ -2,7 +2,6 @@
 
 import platform
 import time
-from collections.abc import Mapping
 from importlib.metadata import version
 
 from polyreme.catalog.fleet import Fleet
@@ -14,37 +13,40 @@ from polyreme.profiler.measure import measure_layers
 from polyreme.specs.io import CREATED_BY, digest
 from polyreme.specs.job import JobSpec
 from polyreme.specs.model import ModelSpec
-from polyreme.specs.profile import ProfileSpec
+from polyreme.specs.profile import LayerTiming, ProfileSpec
 
 MOST_SEQUENCES = 4
-
-
-def timed_kinds(fleet: Fleet, num_cores: int) -> dict[str, float]:
-    """Device kinds of the fleet that can be timed here, with their core fraction. InputError if there is none."""
-    plain = {device.kind.name: 1.0 for device in fleet.devices if device.kind.driver == "cpu"}
-    found = {**plain, **emulated_fractions(fleet, num_cores)}
-    if not found:
-        kinds = sorted({f"{device.kind.name} ({device.kind.driver})" for device in fleet.devices})
-        raise InputError.single(
-            "cluster",
-            f"none of its devices can be timed here: {', '.join(kinds)}",
-            fix="kinds with driver cpu or emulated can; others are planned from the catalogue's figures",
-        )
-    return found
+EMULATED_PAUSE_S = 0.01
+"""Pause before a timed action of an emulated device, which idles about as long as it computes."""
 
 
 def make_profile(model: ModelSpec, job: JobSpec, fleet: Fleet, num_cores: int, budget_s: float = 6.0) -> ProfileSpec:
-    """Time the model's layers for the job on this machine, in about `budget_s` seconds."""
-    kinds: Mapping[str, float] = timed_kinds(fleet, num_cores)
+    """Time the model's layers for the job on this machine, in about `budget_s` seconds. InputError if it cannot."""
+    plain = {device.kind.name: 1.0 for device in fleet.devices if device.kind.driver == "cpu"}
+    emulated = emulated_fractions(fleet, num_cores)
+    kinds = {**plain, **emulated}
+    if not kinds:
+        found = sorted({f"{device.kind.name} ({device.kind.driver})" for device in fleet.devices})
+        raise InputError.single(
+            "cluster",
+            f"none of its devices can be timed here: {', '.join(found)}",
+            fix="kinds with driver cpu or emulated can; others are planned from the catalogue's figures",
+        )
     check_runnable(model)
     if job.precision not in DTYPES:
         raise InputError.single("job", f"{job.precision} cannot be timed here", path="precision", fix="use fp32")
     sizes = [size for size in range(1, MOST_SEQUENCES + 1) if job.batch.sequences % size == 0]
-    layers = measure_layers(model, job.precision, sizes, job.batch.tokens_per_sequence, kinds, budget_s)
+    stage_blocks = max(1, model.num_layers // len(fleet.devices))
+    layers: list[LayerTiming] = []
+    for group, pause_s in ((plain, 0.0), (emulated, EMULATED_PAUSE_S)):
+        if group:
+            share_s = budget_s * len(group) / len(kinds)
+            tokens = job.batch.tokens_per_sequence
+            layers += measure_layers(model, job.precision, sizes, tokens, group, share_s, pause_s, stage_blocks)
     return ProfileSpec(
         created_by=CREATED_BY,
         model=digest(model),
-        layers=layers,
+        layers=tuple(layers),
         provenance={
             "clock": "CPU seconds of one thread, divided by the core fraction of an emulated kind",
             "core_fractions": ", ".join(f"{name} {fraction:.4f}" for name, fraction in kinds.items()),
