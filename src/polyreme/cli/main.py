@@ -75,24 +75,25 @@ def _dispatch(arguments: list[str]) -> int:
         return INPUT_ERROR
     parser = _Parser(prog="polyreme", description="Plan, simulate, run and watch one training job over unlike devices.")
     parser.add_argument("--version", action="version", version=f"polyreme {__version__}")
-    subparsers = parser.add_subparsers(metavar="COMMAND", dest="command", required=True, parser_class=_Parser)
-    for command, summary in COMMANDS.items():
-        if command != name:
+    if name is None or arguments[0] in ("-h", "--help", "--version"):
+        subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+        for command, summary in COMMANDS.items():
             subparsers.add_parser(command, help=summary)
-    if name is None:
         parser.parse_args(arguments)  # --help, --version or a usage error: each exits
         return INPUT_ERROR
     module: Any = importlib.import_module(f"polyreme.cli.{name}")
-    chosen = subparsers.add_parser(
-        name,
-        help=COMMANDS[name],
+    chosen = _Parser(
+        prog=f"polyreme {name}",
         description=module.HELP,
         epilog=f"example: {module.EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     module.add_arguments(chosen)
-    code: int = module.run(parser.parse_args(arguments))
+    before = arguments.index(name)
+    if before:
+        parser.error(f"{arguments[0]} stands before the command; options of a command follow it")
+    code: int = module.run(chosen.parse_args(arguments[1:]))
     return code
 
 

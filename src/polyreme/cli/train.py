@@ -9,12 +9,13 @@ from pathlib import Path
 from polyreme.cli.inputs import Loaded, load_inputs, load_planned
 from polyreme.cli.plan import job_argument, make_plan, show
 from polyreme.dashboard.report_page import write_report
+from polyreme.dashboard.run_folder import is_run_folder
 from polyreme.errors import InputError, PolyremeError
 from polyreme.runtime.faults import parse_fault
 from polyreme.runtime.launch import check_platform
 from polyreme.simulator.simulate import simulate
 from polyreme.specs.plan import Plan
-from polyreme.training.run import Inputs, StepMetrics, new_run_dir, usable_cores
+from polyreme.training.run import Inputs, StepMetrics, check_runnable, new_run_dir, usable_cores
 from polyreme.training.run import run as run_training
 from polyreme.units import format_time_s
 
@@ -46,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError.single("--steps", f"{args.steps} is less than 1")
     plan, loaded = _planned(args)
     inputs = to_inputs(plan, loaded, args.steps)
+    check_runnable(inputs)
     run_dir = new_run_dir(args.runs, loaded.job.name)
     reporter = _Reporter(args, inputs.job.steps)
     reporter.say(f"run: {run_dir}")
@@ -53,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         result = run_training(inputs, run_dir, reporter.step, fault=fault)
     except PolyremeError:
         reporter.close()
-        reporter.say(f"report: {write_report(run_dir)}")
+        if is_run_folder(run_dir):
+            reporter.say(f"report: {write_report(run_dir)}")
         raise
     reporter.close()
     page = write_report(run_dir)
