@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """Replay and show."""
     plan, loaded = load_planned(args.plan, **moved_files(args))
     simulation = simulate(plan, loaded.costs, loaded.job.limits.memory_fraction)
-    report = simulation.report
+    report = simulation.full_report()
     if args.trace is not None:
         lanes = {worker.rank: f"{worker.worker} ({worker.device})" for worker in report.workers}
         spans = (

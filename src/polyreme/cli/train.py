@@ -76,7 +76,7 @@ def to_inputs(plan: Plan, loaded: Loaded, steps: int | None = None) -> Inputs:
         job=job,
         base=loaded.job_path.parent,
         profile=loaded.profile,
-        prediction=simulate(plan, loaded.costs, job.limits.memory_fraction).report,
+        prediction=simulate(plan, loaded.costs, job.limits.memory_fraction).full_report(),
     )
 
 

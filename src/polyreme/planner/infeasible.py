@@ -42,7 +42,9 @@ def explain_memory(question: Question, groups: tuple[Group, ...], left_out: tupl
         f"  usable: {format_bytes(usable)}, {limits.memory_fraction:.0%} of each device",
         *(f"  left out: {one.num_devices} x {one.kind}: {one.reason}" for one in left_out),
     ]
-    shortfall = format_bytes(needed - usable) if needed > usable else "activations, or links that are missing"
+    shortfall = (
+        format_bytes(needed - usable) if needed > usable else "the activations in flight, or by links that are missing"
+    )
     changes = [*_more_devices(question, groups), *_job_changes(question, groups)]
     host = sum(costs.fleet.host_memory_bytes.values())
     offload = state["optimizer"] + state.get("master_weights", 0.0)

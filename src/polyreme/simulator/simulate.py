@@ -1,6 +1,6 @@
 """From a plan to a report: costs of its stages and boundaries, replay of its lists, and what they add up to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from polyreme.catalog.fleet import Device
@@ -24,11 +24,20 @@ from polyreme.specs.report import Report, Span, WorkerReport
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A replayed step: the lists, every action's time, and the report."""
+    """A replayed step: the lists, every action's time, and the report, still without its timeline."""
 
     lists: ActionLists
     timeline: dict[int, list[Timed]]
     report: Report
+
+    def full_report(self) -> Report:
+        """The report with every action on its timeline."""
+        spans = tuple(
+            Span(rank=rank, action=str(timed.action), start_s=timed.start_s, stop_s=timed.stop_s)
+            for rank, timed_actions in sorted(self.timeline.items())
+            for timed in timed_actions
+        )
+        return replace(self.report, timeline=spans)
 
 
 def simulate(plan: Plan, costs: CostModel, memory_fraction: float = 1.0) -> Simulation:
@@ -115,11 +124,7 @@ def _report(
         cost_per_step_usd=None if price is None else price * step_s,
         energy_per_step_j=None if power is None else power * step_s,
         workers=workers,
-        timeline=tuple(
-            Span(rank=rank, action=str(timed.action), start_s=timed.start_s, stop_s=timed.stop_s)
-            for rank, spans in sorted(timeline.items())
-            for timed in spans
-        ),
+        timeline=(),
     )
 
 
