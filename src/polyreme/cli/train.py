@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     run_dir = new_run_dir(args.runs, loaded.job.name)
     reporter = _Reporter(args, inputs.job.steps)
     reporter.say(f"run: {run_dir}")
+    reporter.start()
     try:
         result = run_training(inputs, run_dir, reporter.step, fault=fault)
     except PolyremeError:
@@ -113,8 +114,12 @@ class _Reporter:
 
             columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
             self._bar = Progress(*columns, console=Console(stderr=True))
-            self._bar.start()
             self._task = self._bar.add_task("starting", total=num_steps)
+
+    def start(self) -> None:
+        """Steps follow."""
+        if self._bar is not None:
+            self._bar.start()
 
     def say(self, text: str) -> None:
         """A line for a person."""
