@@ -108,13 +108,24 @@ def test_a_loss_that_is_not_finite_is_called_divergence(tmp_path: Path) -> None:
 
 
 LAUNCHER = """
+import contextlib
+import json
 import sys
+import time
 from pathlib import Path
 from small_run import inputs, pipeline, write_text
+from polyreme.runtime.launch import Workers
 from polyreme.specs.fields import ScheduleName
 from polyreme.specs.job import TextData
 from polyreme.training.run import run
-folder = Path(sys.argv[1])
+folder, late_s = Path(sys.argv[1]), float(sys.argv[2])
+def tell(self, message):
+    for pipe in self._pipes:
+        with contextlib.suppress(OSError):
+            pipe.send_bytes(json.dumps(message).encode())
+        time.sleep(late_s)
+if late_s:
+    Workers.tell = tell
 given = inputs([pipeline("a", [2, 4], 4, ScheduleName.ONE_F_ONE_B)], write_text(folder / "text"), steps=100000)
 if __name__ == "__main__":
     result = run(given, folder / "run")
@@ -122,12 +133,16 @@ if __name__ == "__main__":
 """
 
 
-def start_launcher(tmp_path: Path) -> "subprocess.Popen[bytes]":
-    """A launcher in a process of its own, once its workers have finished a step."""
+def start_launcher(tmp_path: Path, late_s: float = 0.0) -> "subprocess.Popen[bytes]":
+    """A launcher in a process of its own, once its workers have finished a step.
+
+    Each worker hears from it `late_s` after the one before, as on a busy machine.
+    """
     script = tmp_path / "launcher.py"
     script.write_text(LAUNCHER, encoding="utf-8")
     launcher = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)], env={**os.environ, "PYTHONPATH": str(SUPPORT)}
+        [sys.executable, str(script), str(tmp_path), str(late_s)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), *filter(None, sys.path)])},
     )
     deadline = time.monotonic() + 60
     while not (tmp_path / "run" / "metrics.jsonl").exists():
@@ -148,8 +163,9 @@ def test_workers_die_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     assert alive(tmp_path / "run") == []
 
 
-def test_ctrl_c_stops_all_workers_after_one_and_the_same_step(tmp_path: Path) -> None:
-    launcher = start_launcher(tmp_path)
+@pytest.mark.parametrize("late_s", [0.0, 0.2], ids=["at once", "one after the other"])
+def test_ctrl_c_stops_all_workers_after_one_and_the_same_step(late_s: float, tmp_path: Path) -> None:
+    launcher = start_launcher(tmp_path, late_s)
     launcher.send_signal(signal.SIGINT)
     assert launcher.wait(timeout=30) == 130
     result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))

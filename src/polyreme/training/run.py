@@ -47,8 +47,6 @@ WORKER_MODULE = "polyreme.training.preload"
 SUPPORTED = frozenset({Feature.DATA_PARALLEL, Feature.UNEQUAL_PIPELINES, Feature.UNEVEN_SHARE, Feature.TIED_EMBEDDING})
 """What the runtime executes beyond one pipeline of single-device stages."""
 PRECISIONS = (Precision.FP32, Precision.FP64)
-_STOP_AHEAD = 2
-"""Steps that a worker may be ahead of the last one reported: a stop is set after those, so that all stop together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +181,8 @@ class _Run:
         self.failure: dict[str, Any] | None = None
         self._pending: dict[int, dict[int, Message]] = defaultdict(dict)
         self._done: dict[int, Message] = {}
+        self._holding: dict[int, int] = {}
+        self._stop_told = False
         self._last_stop_ns = 0
         self._workers: Workers | None = None
 
@@ -216,6 +216,10 @@ class _Run:
     def _take(self, rank: int, message: Message) -> None:
         if message["type"] == "done":
             self._done[rank] = message
+            self._end_hold()
+        elif message["type"] == "holding":
+            self._holding[rank] = message["step"]
+            self._end_hold()
         elif message["type"] == "step":
             reports = self._pending[message["step"]]
             reports[rank] = message
@@ -236,11 +240,23 @@ class _Run:
         self.on_step(metrics)
 
     def _stop(self, *_: object) -> None:
-        """Ctrl-C: let all workers stop after one and the same step; a second one ends them at once."""
+        """Ctrl-C: let all workers stop after one and the same step; a second one ends them at once.
+
+        Workers begin no further step until they have all said which one they are at: the latest of these is the last.
+        Any other choice could be behind a worker already, which the others would then wait for in vain.
+        """
         if self.interrupted or self._workers is None:
             raise KeyboardInterrupt
         self.interrupted = True
-        self._workers.tell({"last_step": len(self.steps) + _STOP_AHEAD})
+        self._workers.tell({"type": "hold"})
+
+    def _end_hold(self) -> None:
+        """Once every worker has answered, or has run all steps, say once which step is the last: the first or later."""
+        at = self._holding | dict.fromkeys(self._done, self.inputs.job.steps - 1)
+        if self._workers is None or self._stop_told or not self.interrupted or len(at) < len(self.inputs.plan.workers):
+            return
+        self._stop_told = True
+        self._workers.tell({"type": "stop", "last_step": max(0, *at.values())})
 
     def _error(self, failure: Failure) -> PolyremeError:
         """The error that names rank, stage, device and action of a failure, and where its log is."""

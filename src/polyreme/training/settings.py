@@ -5,6 +5,10 @@ from pathlib import Path
 from typing import Any
 
 
+NO_STEP = -1
+"""What a worker that has begun no step yet says that it is at."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     """`num_cores` is what emulated speeds are scaled to; `fault` the text of a scripted fault for this run."""

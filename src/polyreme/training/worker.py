@@ -22,7 +22,7 @@ from polyreme.runtime.launch import Message, die_with_launcher
 from polyreme.runtime.mesh import leave
 from polyreme.runtime.transport import PeerLostError
 from polyreme.training.assembly import Assembly, assemble
-from polyreme.training.settings import WorkerSettings
+from polyreme.training.settings import NO_STEP, WorkerSettings
 from polyreme.training.weights import shard_file
 
 
@@ -53,15 +53,25 @@ class Worker:
         self.settings = settings
         self.pipe = pipe
         self.executor: Executor | None = None
-        self.step = 0
+        self.step = NO_STEP
         self.last_step: float = math.inf
+        self._holding = False
+        self._turn = threading.Condition()
+        self._writing = threading.Lock()
 
     def listen(self) -> None:
-        """Hear the launcher: stop after a step; end at once when it is gone."""
+        """Hear the launcher: hold before the next step, then stop after the last one; end at once when it is gone."""
         try:
             while True:
                 message = json.loads(self.pipe.recv_bytes())
-                self.last_step = min(self.last_step, message["last_step"])
+                with self._turn:
+                    self._holding = message["type"] == "hold"
+                    if not self._holding:
+                        self.last_step = message["last_step"]
+                    step = self.step
+                    self._turn.notify()
+                if message["type"] == "hold":
+                    self._tell({"type": "holding", "step": step})
         except (EOFError, OSError):
             os._exit(1)
 
@@ -72,9 +82,8 @@ class Worker:
         self.executor = work.executor
         self._tell({"type": "ready"})
         for step in range(work.job.steps):
-            if step > self.last_step:
+            if not self._may_begin(step):
                 break
-            self.step = step
             self._one_step(work, step)
         work.recorder.close()
         if self.settings.save_weights:
@@ -83,6 +92,15 @@ class Worker:
         memory = work.memory
         self._tell({"type": "done", "peak_bytes": memory.peak_bytes, "limit_bytes": memory.capacity_bytes})
         leave()
+
+    def _may_begin(self, step: int) -> bool:
+        """Whether a step is to be run; waits while the launcher finds out which step is the last."""
+        with self._turn:
+            self._turn.wait_for(lambda: not self._holding)
+            if step > self.last_step:
+                return False
+            self.step = step
+            return True
 
     def _one_step(self, work: Assembly, step: int) -> None:
         started_ns = time.monotonic_ns()
@@ -100,13 +118,14 @@ class Worker:
             "peer_lost": isinstance(error, PeerLostError),
             "exception": f"{type(error).__name__}: {error}",
             "exit_code": error.exit_code if isinstance(error, PolyremeError) else 4,
-            "step": self.step,
+            "step": max(self.step, 0),
             "action": str(action) if action is not None else None,
         }
         self._tell(message)
 
     def _tell(self, message: Message) -> None:
-        self.pipe.send_bytes(json.dumps(message).encode())
+        with self._writing:
+            self.pipe.send_bytes(json.dumps(message).encode())
 
 
 def save_weights(parameters: Mapping[str, torch.Tensor], path: Path) -> None:
