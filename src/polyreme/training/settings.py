@@ -4,7 +4,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-
 NO_STEP = -1
 """What a worker that has begun no step yet says that it is at."""
 

@@ -38,3 +38,17 @@ def test_every_difference_is_named(changes: dict[str, object], named: str) -> No
     }
     with pytest.raises(MessageError, match=named):
         unpack(buffer, **(due | changes))  # type: ignore[arg-type]
+
+
+def test_all_differences_are_named_at_once() -> None:
+    buffer = pack(DIGEST, 7, 3, 11, torch.zeros(2, 3), 0)
+    with pytest.raises(MessageError) as caught:
+        unpack(buffer, "f" * 32, 8, 4, 12, torch.zeros(3, 2, dtype=torch.float64))
+    assert all(key in str(caught.value) for key in ("plan", "step", "microbatch", "tag", "dtype", "shape"))
+
+
+def test_a_header_of_noise_is_refused_and_not_obeyed() -> None:
+    buffer = pack(DIGEST, 7, 3, 11, torch.zeros(2, 3), 0)
+    buffer[:64] = 255
+    with pytest.raises(MessageError, match="dtype None"):
+        unpack(buffer, DIGEST, 7, 3, 11, torch.zeros(2, 3))
