@@ -98,12 +98,25 @@ def test_gradients_of_a_pipeline_equal_those_of_one_process(
     run_case([pipeline("a", CUTS[num_stages], microbatches, schedule, precision=precision)], tmp_path, precision)
 
 
-def test_gradients_of_two_unequal_pipelines_are_summed_over_their_owners(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schedule", list(ScheduleName))
+@pytest.mark.parametrize("microbatches", [1, 2, 9])
+def test_gradients_do_not_depend_on_the_number_of_microbatches(
+    microbatches: int, schedule: ScheduleName, tmp_path: Path
+) -> None:
+    one = pipeline("a", CUTS[3], microbatches, schedule, microbatch_sequences=4, precision=Precision.FP64)
+    run_case([one], tmp_path, Precision.FP64)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP64])
+def test_gradients_of_two_unequal_pipelines_are_summed_over_their_owners(
+    precision: Precision, *, tied: bool, tmp_path: Path
+) -> None:
     pipelines = [
-        pipeline("a", [3], 5, ScheduleName.ONE_F_ONE_B, precision=Precision.FP64),
-        pipeline("b", [2, 4], 3, ScheduleName.GPIPE, base=2, microbatch_sequences=1, precision=Precision.FP64),
+        pipeline("a", [3], 5, ScheduleName.ONE_F_ONE_B, precision=precision),
+        pipeline("b", [2, 4], 3, ScheduleName.GPIPE, base=2, microbatch_sequences=1, precision=precision),
     ]
-    run_case(pipelines, tmp_path, Precision.FP64)
+    run_case(pipelines, tmp_path, precision, tied=tied)
 
 
 def test_gradients_of_a_tied_embedding_are_summed_over_first_and_last_stage(tmp_path: Path) -> None:

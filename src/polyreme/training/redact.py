@@ -8,7 +8,7 @@ HIDDEN = "<redacted>"
 _NAME = r"passw(?:or)?d|secret|credential|authorization|token(?!s|iz)|(?:api|access|private)[_-]?key"
 _SECRET_KEY = re.compile(_NAME, re.IGNORECASE)
 _URL_USER = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-_ASSIGNED = re.compile(rf"(?i)([\w-]*(?:{_NAME})[\w-]*(?:=|:\s*))[^&\s].*?(?=&|$)")
+_ASSIGNED = re.compile(rf"(?im)([\w-]*(?:{_NAME})[\w-]*(?:=|:\s*))[^&\s].*?(?=&|$)")
 _OPTION = re.compile(rf"(?i)--?[\w-]*(?:{_NAME})[\w-]*")
 
 

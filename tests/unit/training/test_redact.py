@@ -29,6 +29,7 @@ def test_secrets_are_hidden_and_everything_else_is_kept() -> None:
         ["polyreme", "HF_TOKEN=abc123"],
         ["polyreme", "--data", "https://abc123@host/x"],
         ["polyreme", "--data", "https://host/x?token=abc123&page=2"],
+        ["polyreme", "first line\ntoken=abc123\nlast line"],
         ["polyreme", "--header", "Authorization: Bearer abc123"],
     ],
     ids=" ".join,

@@ -1,0 +1,95 @@
+"""Whole training, several steps with the optimizer, against plain training in one process; copies stay equal."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_run import NUM_LAYERS, NUM_TOKENS, inputs, pipeline, write_text
+from torch import Tensor
+
+from polyreme.models.build import StageLayers
+from polyreme.models.llama import IGNORED_LABEL
+from polyreme.specs.fields import Precision, ScheduleName
+from polyreme.specs.plan import Pipeline
+from polyreme.training.corpus import open_corpus
+from polyreme.training.run import Inputs, RunResult, run
+from polyreme.training.weights import INDEX_FILE
+
+STEPS = 4
+FP64 = Precision.FP64
+ONE_F_ONE_B = ScheduleName.ONE_F_ONE_B
+
+
+def unequal() -> list[Pipeline]:
+    return [
+        pipeline("a", [3], 5, ONE_F_ONE_B, precision=FP64),
+        pipeline("b", [2, 4], 3, ScheduleName.GPIPE, base=2, microbatch_sequences=1, precision=FP64),
+    ]
+
+
+def shared() -> list[Pipeline]:
+    shares = [[2, 1], [3], [1, 2]]
+    return [pipeline("a", [2, 4], 3, ONE_F_ONE_B, microbatch_sequences=3, precision=FP64, shares=shares)]
+
+
+def in_one_process(given: Inputs) -> tuple[list[float], dict[str, Tensor]]:
+    """(loss of each step, final weights) of plain training on the whole batch, in fp64."""
+    job, batch = given.job, given.plan.batch
+    layers = StageLayers(given.model, 0, NUM_LAYERS, job.seed, torch.float64)
+    corpus, adamw = open_corpus(job.data, given.base), job.optimizer
+    groups = [
+        {"params": [p for p in layers.parameters() if p.dim() > 1], "weight_decay": adamw.weight_decay},
+        {"params": [p for p in layers.parameters() if p.dim() == 1], "weight_decay": 0.0},
+    ]
+    betas = (adamw.beta1, adamw.beta2)
+    optimizer = torch.optim.AdamW(groups, lr=adamw.learning_rate, betas=betas, eps=adamw.eps)
+    losses = []
+    for step in range(job.steps):
+        tokens = torch.zeros((batch.sequences, NUM_TOKENS), dtype=torch.int64)
+        labels = torch.full_like(tokens, IGNORED_LABEL)
+        for row in range(batch.sequences):
+            content = list(corpus.read(corpus.window(job.seed, step, row, NUM_TOKENS)))
+            tokens[row, : len(content) - 1] = torch.tensor(content[:-1])
+            labels[row, : len(content) - 1] = torch.tensor(content[1:])
+        loss = layers(tokens, labels) / int((labels != IGNORED_LABEL).sum())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses, {name: parameter.detach() for name, parameter in layers.named.items()}
+
+
+def copies(result: RunResult) -> dict[str, list[Tensor]]:
+    """Final weights of every rank that holds them."""
+    found: dict[str, list[Tensor]] = defaultdict(list)
+    for path in sorted((result.run_dir / "weights").glob("*.safetensors")):
+        for name, weight in load_file(path).items():
+            found[name].append(weight)
+    return found
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("pipelines", [unequal(), shared()], ids=["unequal pipelines", "shared stages"])
+def test_training_in_fp64_follows_plain_training(pipelines: list[Pipeline], *, tied: bool, tmp_path: Path) -> None:
+    data = write_text(tmp_path / "text")
+    given = inputs(pipelines, data, precision=FP64, steps=STEPS, tied=tied)
+    losses, weights = in_one_process(given)
+    result = run(given, tmp_path / "run")
+    assert [step.loss for step in result.steps] == pytest.approx(losses, rel=1e-10)
+    held = copies(result)
+    assert held.keys() == weights.keys()
+    assert (result.run_dir / "weights" / INDEX_FILE).exists()
+    for name, of_ranks in held.items():
+        assert all(torch.equal(of_ranks[0], copy) for copy in of_ranks), f"{name} differs between its owners"
+        assert (of_ranks[0] - weights[name]).norm() <= 1e-7 * weights[name].norm(), name
+    assert any(len(of_ranks) > 1 for of_ranks in held.values())
+
+
+def test_training_by_unequal_pipelines_is_bitwise_repeatable(tmp_path: Path) -> None:
+    given = inputs(unequal(), write_text(tmp_path / "text"), precision=FP64, steps=STEPS)
+    first, second = (run(given, tmp_path / name) for name in ("one", "two"))
+    assert [step.loss for step in first.steps] == [step.loss for step in second.steps]
+    ours, theirs = copies(first), copies(second)
+    assert all(torch.equal(ours[name][0], theirs[name][0]) for name in ours)
