@@ -9,17 +9,21 @@ import time
 from pathlib import Path
 
 import pytest
+from gradient_worker import dying_main
 from small_run import inputs, pipeline, write_text
 
 from polyreme.errors import DivergedError, OutOfDeviceMemoryError, PolyremeError, WorkerLostError
 from polyreme.layout.owners import buckets
 from polyreme.runtime.faults import Fault, FaultKind
+from polyreme.runtime.launch import Failure, Workers
 from polyreme.schedules.action import Action, Op
 from polyreme.schedules.lower import lower
 from polyreme.specs.fields import ScheduleName
+from polyreme.specs.io import save
 from polyreme.specs.job import TextData
 from polyreme.telemetry.reading import read_event_log
 from polyreme.training.run import Inputs, run
+from polyreme.training.settings import WorkerSettings
 
 STEP = 1
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -94,10 +98,30 @@ def test_a_fault_at_any_action_ends_the_run_in_two_seconds_and_names_its_rank(
     check_fault(tmp_path, rank, action, kind)
 
 
+def test_a_worker_that_dies_before_it_has_joined_ends_the_run(tmp_path: Path) -> None:
+    given, run_dir = three_stages(tmp_path), tmp_path / "run"
+    run_dir.mkdir()
+    save(run_dir / "plan.json", given.plan)
+    save(run_dir / "model.json", given.model)
+    save(run_dir / "config.json", given.job)
+    save(run_dir / "cluster.json", given.cluster)
+    settings = WorkerSettings(run_dir=str(run_dir), data_base=".", num_cores=2)
+    started = time.monotonic()
+    with Workers(dying_main, [settings.to_message()] * 3, "polyreme.training.preload") as workers:
+        (run_dir / "processes.json").write_text(json.dumps({"workers": workers.process_ids}), encoding="utf-8")
+        *_, failure = workers.messages()
+    assert time.monotonic() - started < 5
+    assert failure == Failure(1, -signal.SIGKILL, None)
+    assert alive(run_dir) == []
+
+
 def test_a_device_that_would_hold_too_much_is_named_with_its_parts(tmp_path: Path) -> None:
     with pytest.raises(OutOfDeviceMemoryError, match=r"n/w\d \((fast|slow)\) holds .*weights"):
         run(three_stages(tmp_path, memory_bytes=100e3), tmp_path / "run")
     assert alive(tmp_path / "run") == []
+    result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
+    assert result["exit_code"] == OutOfDeviceMemoryError.exit_code
+    assert result["failure"]["worker"] in result["failure"]["exception"]
 
 
 def test_a_loss_that_is_not_finite_is_called_divergence(tmp_path: Path) -> None:
@@ -105,6 +129,8 @@ def test_a_loss_that_is_not_finite_is_called_divergence(tmp_path: Path) -> None:
         run(three_stages(tmp_path, learning_rate=1e30, steps=20), tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
     assert result["exit_code"] == DivergedError.exit_code
+    assert result["failure"]["rank"] == 2, "the head's worker is the one that sees it"
+    assert alive(tmp_path / "run") == []
 
 
 LAUNCHER = """

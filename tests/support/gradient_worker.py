@@ -1,7 +1,8 @@
-"""A worker that runs one real step and, where training would update, keeps the gradients in a file instead."""
+"""Workers for tests: one runs a real step and keeps the gradients in a file; one dies before it has joined."""
 
 import json
 import os
+import signal
 import socket
 import traceback
 from collections.abc import Callable
@@ -40,3 +41,10 @@ def gradient_main(content: bytes, pipe: Connection, listener: "socket.socket | N
         pipe.send_bytes(json.dumps(message).encode())
         os._exit(4)
     os._exit(0)
+
+
+def dying_main(content: bytes, pipe: Connection, listener: "socket.socket | None") -> None:
+    """Rank 1 is killed before it has joined; the others wait for it at the rendezvous."""
+    if json.loads(content)["rank"] == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    gradient_main(content, pipe, listener)
