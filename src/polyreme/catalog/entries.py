@@ -101,7 +101,7 @@ def _device_kind(entry: CatalogEntry) -> DeviceKind:
     return DeviceKind(
         name=entry.name,
         driver=entry.driver,
-        memory_bytes=entry.value("usable_memory_bytes") or memory,
+        memory_bytes=min(memory, entry.value("usable_memory_bytes") or memory),
         peak_flops_per_s=entry.by_precision("peak_flops_per_s"),
         matmul_flops_per_s=entry.by_precision("matmul_flops_per_s"),
         memory_bandwidth_bytes_per_s=entry.value("memory_bandwidth_bytes_per_s"),
