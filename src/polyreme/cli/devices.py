@@ -4,7 +4,8 @@ import argparse
 import dataclasses
 import difflib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 from polyreme.catalog.entries import VENDORS, CatalogEntry, devices, links, sources
 from polyreme.errors import Fault, InputError
@@ -38,10 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List or compare."""
-    entries = _chosen(args.names, links() if args.links else devices())
-    if not args.links:
-        entries = _filtered(entries, args)
+    """List or compare. InputError for unknown names, and for filters where they would have no effect."""
+    _check_filters(args)
+    entries = _filtered(_chosen(args.names, args.links), args)
     if args.json:
         content = {entry.name: dataclasses.asdict(entry) for entry in entries}
         print(json.dumps({"entries": content, "sources": sources()}, sort_keys=True))
@@ -54,16 +54,48 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(names: Sequence[str], known: dict[str, CatalogEntry]) -> list[CatalogEntry]:
+def _check_filters(args: argparse.Namespace) -> None:
+    """A filter that would be passed over in silence is refused, and so is a memory size that is none."""
+    given = {"--vendor": args.vendor, "--precision": args.precision, "--min-memory-gb": args.min_memory_gb}
+    used = [option for option, value in given.items() if value is not None]
     faults = []
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=3)
-            fix = f"did you mean {', '.join(close)}?" if close else "`polyreme devices` lists all"
-            faults.append(Fault(source="command line", problem=f"{name!r} is not in the catalogue", fix=fix))
+    if args.names and used:
+        faults.append(("does not go with names", "leave out one or the other"))
+    if args.links and (used or args.sort != "name"):
+        used += ["--sort"] if args.sort != "name" else []
+        faults.append(("is about devices, not links", "leave out it or --links"))
+    found = [Fault(source="command line", path=", ".join(used), problem=text, fix=fix) for text, fix in faults]
+    least = args.min_memory_gb
+    if least is not None and not (math.isfinite(least) and least >= 0):
+        problem, fix = f"{least:g} is no memory size", "give gigabytes, such as 80"
+        found.append(Fault(source="command line", path="--min-memory-gb", problem=problem, fix=fix))
+    if found:
+        raise InputError(found)
+
+
+def _chosen(names: Sequence[str], of_links: bool) -> list[CatalogEntry]:
+    known, other = (links(), devices()) if of_links else (devices(), links())
+    faults = [
+        Fault(source="command line", problem=f"{name!r} is not in the catalogue", fix=_nearest(name, known))
+        if name not in other
+        else Fault(
+            source="command line",
+            problem=f"{name!r} is a {'device' if of_links else 'link'}",
+            fix="leave out --links" if of_links else "add --links",
+        )
+        for name in names
+        if name not in known
+    ]
     if faults:
         raise InputError(faults)
-    return [known[name] for name in names] if names else [known[name] for name in sorted(known)]
+    return [known[name] for name in dict.fromkeys(names)] if names else [known[name] for name in sorted(known)]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """Names that go on as `name` begins come first: `a100` is short for some of them and close to others."""
+    longer = [one for one in known if name and one.startswith(name.lower())]
+    close = (longer or difflib.get_close_matches(name.lower(), known, n=3))[:4]
+    return f"did you mean {', '.join(close)}?" if close else "without names the command lists all"
 
 
 def _filtered(entries: list[CatalogEntry], args: argparse.Namespace) -> list[CatalogEntry]:
@@ -114,8 +146,11 @@ def _list_devices(entries: Sequence[CatalogEntry], precision: str | None) -> Non
             _scaled(entry.value("tdp_w"), 1),
             _scaled(entry.value("price_usd_per_hour"), 1),
         )
+    if not entries:
+        print("no device of the catalogue passes these filters")
+        return
     console().print(table)
-    print(f"{len(entries)} devices; `polyreme devices NAME` shows sources")
+    print(f"{len(entries)} device{'s' if len(entries) > 1 else ''}; `polyreme devices NAME` shows sources")
 
 
 def _list_links(entries: Sequence[CatalogEntry]) -> None:
@@ -125,18 +160,21 @@ def _list_links(entries: Sequence[CatalogEntry]) -> None:
     from polyreme.cli.tables import console  # noqa: PLC0415
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for head in ("link", "bandwidth, one way", "latency", "kind", "source"):
-        table.add_column(head, justify="left" if head in ("link", "kind", "source") else "right")
+    for head in ("link", "bandwidth, one way", "kind", "latency", "kind", "sources"):
+        table.add_column(head, justify="left" if head in ("link", "kind", "sources") else "right")
     for entry in entries:
-        first = next(iter(entry.figures.values()))
+        bandwidth, latency = (entry.figures.get(name) for name in ("bandwidth_bytes_per_s", "latency_s"))
+        known = [figure for figure in (bandwidth, latency) if figure is not None]
         table.add_row(
             entry.name,
-            _text("bytes_per_s", entry.value("bandwidth_bytes_per_s")),
-            _text("latency_s", entry.value("latency_s")),
-            first.kind,
-            ", ".join(first.sources),
+            _text("bytes_per_s", bandwidth.value if bandwidth else None),
+            bandwidth.kind if bandwidth else "-",
+            _text("latency_s", latency.value if latency else None),
+            latency.kind if latency else "-",
+            ", ".join(dict.fromkeys(source for figure in known for source in figure.sources)),
         )
     console().print(table)
+    print(f"{len(entries)} links; `polyreme devices --links NAME` shows each source")
 
 
 def _compare(entries: Sequence[CatalogEntry]) -> None:
@@ -150,6 +188,7 @@ def _compare(entries: Sequence[CatalogEntry]) -> None:
     for entry in entries:
         table.add_column(entry.name)
     names = list(dict.fromkeys(name for entry in entries for name in entry.figures))
+    gap = " " if len(entries) == 1 else "\n"
     for name in names:
         first = entries[0].value(name)
         cells = []
@@ -158,8 +197,10 @@ def _compare(entries: Sequence[CatalogEntry]) -> None:
             if figure is None:
                 cells.append("-")
                 continue
-            ratio = f" ({figure.value / first:.2g} x)" if first and entry is not entries[0] else ""
-            cells.append(f"{_text(name, figure.value)}{ratio} [dim]{figure.kind}: {', '.join(figure.sources)}[/dim]")
+            ratio = f" ({figure.value / first:.3g}x)" if first and entry is not entries[0] else ""
+            cells.append(
+                f"{_text(name, figure.value)}{ratio}{gap}[dim]{figure.kind}: {', '.join(figure.sources)}[/dim]"
+            )
         table.add_row(name, *cells)
     out = console()
     out.print(table)
@@ -179,7 +220,7 @@ def _text(name: str, value: float | None) -> str:
     if value is None:
         return "-"
     if "flops" in name:
-        return f"{value / 1e12:.4g} TFLOP/s"
+        return f"{value / 1e12:.4g} {'TOP/s' if name.endswith('.int8') else 'TFLOP/s'}"
     if "bytes_per_s" in name or "bus_bandwidth" in name:
         return f"{format_bytes(value)}/s"
     if name.endswith("_bytes"):
