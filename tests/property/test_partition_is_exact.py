@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from random_fleets import random_costs
 
-from polyreme.planner.partition import PartitionSearch
+from polyreme.planner.partition import Cap, PartitionSearch
 from polyreme.planner.space import Space, make_groups
 from polyreme.specs.fields import ScheduleName
 
@@ -40,8 +40,8 @@ def splits(num_blocks: int, num_stages: int) -> Iterator[list[int]]:
             yield list(counts)
 
 
-def value_of(space: Space, order: list[int], split: list[int], prices: list[float] | None) -> float | None:
-    """Closed form of one pipeline; None if memory or links forbid it. Devices of a group are used from the end."""
+def step_of(space: Space, order: list[int], split: list[int]) -> float | None:
+    """Closed form of one pipeline's step; None if memory or links forbid it. Devices are used from the end."""
     times, boundaries, taken, devices = [], [], dict.fromkeys(order, 0), []
     for position in range(len(order) - 1, -1, -1):
         group = order[position]
@@ -59,8 +59,15 @@ def value_of(space: Space, order: list[int], split: list[int], prices: list[floa
         boundaries.append((space.message_bytes / link.bandwidth_bytes_per_s, link.latency_s))
     bottleneck = max([*times, *(occupancy for occupancy, _ in boundaries)])
     total = sum(times) + sum(2 * (occupancy + latency) for occupancy, latency in boundaries)
-    weight = 1.0 if prices is None else sum(prices[group] for group in order)
-    return weight * ((space.num_microbatches - 1) * bottleneck + total)
+    return (space.num_microbatches - 1) * bottleneck + total
+
+
+def value_of(space: Space, order: list[int], split: list[int], prices: list[float] | None) -> float | None:
+    """Step time, or price of the step."""
+    step_s = step_of(space, order, split)
+    if step_s is None:
+        return None
+    return step_s if prices is None else step_s * sum(prices[group] for group in order)
 
 
 def brute_force(space: Space, prices: list[float] | None) -> float | None:
@@ -93,3 +100,39 @@ def test_search_finds_the_optimum_of_brute_force(priced: bool) -> None:
         assert actual == pytest.approx(found.value, rel=1e-9), seed
     assert feasible > CASES // 3
     assert infeasible > 3
+
+
+@pytest.mark.parametrize("priced", [False, True])
+def test_search_under_a_limit_on_the_other_measure_finds_the_optimum_of_brute_force(priced: bool) -> None:
+    """The least price within a time, or the least time within a price; the limit lies between the two ends."""
+    bound = refused = 0
+    for seed in range(CASES):
+        space = space_of(seed)
+        if space is None:
+            continue
+        rates = [group.kind.price_usd_per_hour or 0.0 for group in space.groups]
+        plans = [
+            (step_s, step_s * sum(rates[group] for group in order))
+            for order in orders(space)
+            for split in splits(space.num_blocks, len(order))
+            if (step_s := step_of(space, order, split)) is not None
+        ]
+        if not plans:
+            continue
+        aim, limited = (1, 0) if priced else (0, 1)
+        free = min(plans, key=lambda plan: plan[aim])[limited]
+        least = min(plan[limited] for plan in plans)
+        for share in (-0.5, 0.3, 0.7):
+            most = (least + share * (free - least)) * (1 + 1e-9) if share > 0 else 0.9 * least
+            expected = min((plan[aim] for plan in plans if plan[limited] <= most), default=None)
+            cap = Cap(most, None if priced else rates)
+            found = PartitionSearch(space, rates if priced else None, [cap]).best()
+            if expected is None:
+                assert found is None, seed
+                refused += 1
+                continue
+            assert found is not None, seed
+            assert found.value == pytest.approx(expected, rel=1e-9), seed
+            bound += expected > min(plan[aim] for plan in plans) * (1 + 1e-9)
+    assert bound > 20
+    assert refused > 20

@@ -57,16 +57,25 @@ def random_costs(seed: int) -> CostModel:
             entry = DeviceEntry(kind=draw.choice(kinds).name, count=count, name="d")
             nodes.append(Node(name=f"n{index}", devices=(entry,), links=NodeLinks(inter="net")))
     cuts = [
-        Connection(source=one.name, target=other.name, link="none", both_ways=draw.random() < 0.5)
+        Connection(
+            source=one.name,
+            target=other.name,
+            link=draw.choice(["none", "slow-net", "fast-net"]),
+            both_ways=draw.random() < 0.5,
+        )
         for one in nodes
         for other in nodes
-        if one.name < other.name and draw.random() < 0.25
+        if one.name < other.name and draw.random() < 0.6
     ]
     cluster = ClusterSpec(
         name="random",
         nodes=tuple(nodes),
         device_kinds=tuple(kinds),
-        link_kinds=(LinkKind(name="net", bandwidth_bytes_per_s=draw.choice([1e8, 1e9, 1e10]), latency_s=1e-5),),
+        link_kinds=(
+            LinkKind(name="net", bandwidth_bytes_per_s=draw.choice([1e8, 1e9, 1e10]), latency_s=1e-5),
+            LinkKind(name="slow-net", bandwidth_bytes_per_s=2e7, latency_s=1e-4),
+            LinkKind(name="fast-net", bandwidth_bytes_per_s=2e10, latency_s=2e-6),
+        ),
         connections=tuple(cuts),
     )
     return CostModel(model, build_fleet(cluster), Precision.FP32, tokens_per_sequence=64)

@@ -1,17 +1,19 @@
 """Why nothing fits: which limit binds, by how much, and changes that were checked to fit."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 from polyreme.catalog.fleet import Device
 from polyreme.costs.memory import stage_parameters, state_bytes
 from polyreme.costs.model import CostModel
-from polyreme.errors import InfeasibleError
+from polyreme.errors import InfeasibleError, InputError
 from polyreme.layout.layers import num_layers
-from polyreme.planner.assemble import Question
+from polyreme.planner.assemble import Candidate, Question
 from polyreme.planner.partition import PartitionSearch
-from polyreme.planner.space import Group, LeftOut, Space
-from polyreme.units import format_bytes
+from polyreme.planner.space import Group, LeftOut, Space, linked
+from polyreme.specs.job import Limits
+from polyreme.units import format_bytes, format_time_s
 
 _MORE_DEVICES = 64
 
@@ -56,6 +58,36 @@ def explain_memory(question: Question, groups: tuple[Group, ...], left_out: tupl
     return InfeasibleError("\n".join(lines), limit="device memory", shortfall=shortfall, changes=changes)
 
 
+def explain_limits(limits: Limits, tried: Sequence[Candidate]) -> InfeasibleError:
+    """Plans fit, but none of `tried` keeps to the limits on time and cost. The changes are figures of plans found."""
+    points = [(one.step_time_s, one.simulation.report.cost_per_step_usd or 0.0) for one in tried]
+    time_limit, cost_limit = limits.step_time_s or math.inf, limits.cost_per_step_usd or math.inf
+    times = [time_s for time_s, cost in points if cost <= cost_limit]
+    costs = [cost for time_s, cost in points if time_s <= time_limit]
+    changes = [f"limits.step_time_s: {_rounded_up(min(times))}"] if times else []
+    changes += [f"limits.cost_per_step_usd: {_rounded_up(min(costs))}"] if costs else []
+    if not changes:
+        time_s, cost = min(points)
+        changes = [f"limits.step_time_s: {_rounded_up(time_s)} with limits.cost_per_step_usd: {_rounded_up(cost)}"]
+    fastest, cheapest = min(time_s for time_s, _ in points), min(cost for _, cost in points)
+    if fastest > time_limit or (times and not costs):
+        head, name, over = f"the fastest plan takes {format_time_s(fastest)} a step", "limits.step_time_s", fastest
+        return InfeasibleError(head, limit=name, shortfall=format_time_s(over - time_limit), changes=changes)
+    least = cheapest if cheapest > cost_limit else min(costs)
+    within = "" if cheapest > cost_limit else f" within {format_time_s(time_limit)}"
+    head = f"the cheapest plan{within} costs ${least:.4g} a step"
+    shortfall = f"${least - cost_limit:.4g}"
+    return InfeasibleError(head, limit="limits.cost_per_step_usd", shortfall=shortfall, changes=changes)
+
+
+def _rounded_up(value: float) -> str:
+    """Four digits, never below the value: a limit that is offered must hold."""
+    text = f"{value:.4g}"
+    if float(text) < value:
+        text = f"{value + 10 ** (math.floor(math.log10(value)) - 3):.4g}"
+    return text
+
+
 def _more_devices(question: Question, groups: tuple[Group, ...]) -> Iterator[str]:
     """Fewest further devices of each kind with which it fits."""
     for index, group in enumerate(groups):
@@ -91,8 +123,12 @@ def _job_changes(question: Question, groups: tuple[Group, ...]) -> Iterator[str]
 def _holds(question: Question, groups: tuple[Group, ...], costs: CostModel, fraction: float | None = None) -> bool:
     """Whether any partition fits memory and links at the smallest microbatch."""
     limit = question.job.limits.memory_fraction if fraction is None else fraction
-    space = Space(costs, groups, 1, question.job.batch.sequences, question.schedule, limit)
-    return bool(PartitionSearch(space).covering(float("inf")))
+    sequences = question.job.batch.sequences
+    spaces = (Space(costs, members, 1, sequences, question.schedule, limit) for members in linked(costs, groups))
+    try:
+        return any(PartitionSearch(space).covering(float("inf")) for space in spaces)
+    except InputError:  # only a profile times these devices, and it does not know this change
+        return False
 
 
 def _with(costs: CostModel, *, tokens_per_sequence: int) -> CostModel:

@@ -37,12 +37,24 @@ class Entry:
     choices: list[tuple[int, State | None]]
 
 
-class PartitionSearch:
-    """Searches one `Space`. With `prices` per device of a group, price x step time is minimised, else the time."""
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """A limit on the step: its time, or with `prices` per device of a group on price x time."""
 
-    def __init__(self, space: Space, prices: Sequence[float] | None = None) -> None:
+    most: float
+    prices: Sequence[float] | None = None
+
+
+class PartitionSearch:
+    """Searches one `Space`. With `prices` per device of a group, price x step time is minimised, else the time.
+
+    Caps keep the search exact: for given devices and bottleneck, the least S meets every cap that any S meets.
+    """
+
+    def __init__(self, space: Space, prices: Sequence[float] | None = None, caps: Sequence[Cap] = ()) -> None:
         self.space = space
         self.prices = prices
+        self.caps = caps
         self.m = space.num_microbatches
         self.sizes = [len(group.devices) for group in space.groups]
         self._free: dict[Counts, float] | None = None
@@ -50,7 +62,10 @@ class PartitionSearch:
 
     def weight(self, counts: Counts) -> float:
         """Value of one second on these devices: 1 for time, else the sum of their prices or powers."""
-        return 1.0 if self.prices is None else sum(n * p for n, p in zip(counts, self.prices, strict=True))
+        return _weight(counts, self.prices)
+
+    def _within(self, counts: Counts, step_s: float) -> bool:
+        return all(_weight(counts, cap.prices) * step_s <= cap.most for cap in self.caps)
 
     def bounds(self) -> list[float]:
         """All times that a stage or a link can take, ascending."""
@@ -71,9 +86,8 @@ class PartitionSearch:
         found: Partition | None = None
         for bound in bounds[start:]:
             reachable = self.covering(bound) if self.prices is not None else least.keys()
-            hope = min(
-                (self.weight(v) * ((self.m - 1) * bound + least[v]) for v in reachable if v in least), default=_INFINITE
-            )
+            steps = ((v, (self.m - 1) * bound + least[v]) for v in reachable if v in least)
+            hope = min((self.weight(v) * step_s for v, step_s in steps if self._within(v, step_s)), default=_INFINITE)
             if hope >= to_beat:
                 if self.prices is None:
                     break
@@ -198,7 +212,7 @@ class PartitionSearch:
             for total, group, entry in ways:
                 step_s = (self.m - 1) * bound + total
                 value = self.weight(counts) * step_s
-                if value < (to_beat if best is None else best[0]):
+                if value < (to_beat if best is None else best[0]) and self._within(counts, step_s):
                     best = (value, step_s, counts, group, entry)
         if best is None:
             return None
@@ -253,6 +267,10 @@ class PartitionSearch:
             deepest = self.space.num_blocks + 2
             self._counts = sorted((counts for counts in found if 0 < sum(counts) <= deepest), key=sum)
         return self._counts
+
+
+def _weight(counts: Counts, prices: Sequence[float] | None) -> float:
+    return 1.0 if prices is None else sum(n * p for n, p in zip(counts, prices, strict=True))
 
 
 def _less(counts: Counts, group: int) -> Counts:

@@ -127,6 +127,25 @@ def make_groups(costs: CostModel, memory_fraction: float) -> tuple[tuple[Group, 
     return tuple(groups), tuple(left_out)
 
 
+def linked(costs: CostModel, groups: Sequence[Group]) -> tuple[tuple[Group, ...], ...]:
+    """The groups of each set of devices that reach one another, over others or directly, in file order: no pipeline
+    spans two such sets, and inside one a device that no other reaches must not be first in its group."""
+    left = {device.name: device for group in groups for device in group.devices}
+    sets: list[tuple[Group, ...]] = []
+    while left:
+        todo = [left.pop(next(iter(left)))]
+        names = {todo[0].name}
+        while todo:
+            device = todo.pop()
+            reached = [other for other in left.values() if costs.link(device, other) is not None]
+            for other in reached:
+                names.add(other.name)
+                todo.append(left.pop(other.name))
+        members = [Group(group.kind, tuple(d for d in group.devices if d.name in names)) for group in groups]
+        sets.append(tuple(group for group in members if group.devices))
+    return tuple(sets)
+
+
 def smallest_block_bytes(costs: CostModel, kind: DeviceKind) -> float:
     """Bytes that one block needs with one sequence in flight."""
     return sum(costs.stage_memory(kind, range(1, 2), 1, 1).values())
