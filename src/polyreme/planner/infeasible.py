@@ -126,7 +126,7 @@ def _holds(question: Question, groups: tuple[Group, ...], costs: CostModel, frac
     sequences = question.job.batch.sequences
     spaces = (Space(costs, members, 1, sequences, question.schedule, limit) for members in linked(costs, groups))
     try:
-        return any(PartitionSearch(space).covering(float("inf")) for space in spaces)
+        return any(PartitionSearch(space).can_hold() for space in spaces)
     except InputError:  # only a profile times these devices, and it does not know this change
         return False
 

@@ -2,22 +2,25 @@
 
 A pipeline is built from its last stage forward. With bottleneck bound T (no stage and no link slower than T) a step
 takes (m - 1) T + S, S the sum of all stage and boundary times: fill, drain and the bottleneck's m microbatches. For
-each T two dynamic programs over (devices used per group, group of the foremost stage) are run: the first finds between
-how few and how many blocks can be placed, the second the least S for every number of blocks. T runs over all times
-that a stage or link can take; bounds leave few of them to look at.
+each T two dynamic programs over (devices used per group, group of the foremost stage) are run: the first finds how many
+blocks can be placed at most, the second the least S for every number of blocks. T runs over all times that a stage or
+link can take; bounds leave few of them to look at.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
+from polyreme.planner.lattice import Floats, Lattice, Move, Rows
 from polyreme.planner.space import Space
 
-Counts = tuple[int, ...]
-State = tuple[Counts, int]
-"""(devices used per group, group of the foremost stage so far)."""
 _INFINITE = float("inf")
-_NO_CHOICE: tuple[int, State | None] = (0, None)
+_NOTHING = -(10**9)
+"""Blocks placed in a state that cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +30,6 @@ class Partition:
     stages: tuple[tuple[int, int, int], ...]
     step_s: float
     value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Least sums for 0..num_blocks placed blocks; per sum: blocks of the front stage, and the state behind it."""
-
-    sums: list[float]
-    choices: list[tuple[int, State | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,229 +44,210 @@ class PartitionSearch:
     """Searches one `Space`. With `prices` per device of a group, price x step time is minimised, else the time.
 
     Caps keep the search exact: for given devices and bottleneck, the least S meets every cap that any S meets.
+    InputError if the fleet has too many different sets of devices to choose from.
     """
 
     def __init__(self, space: Space, prices: Sequence[float] | None = None, caps: Sequence[Cap] = ()) -> None:
         self.space = space
-        self.prices = prices
-        self.caps = caps
+        self.priced = prices is not None
         self.m = space.num_microbatches
-        self.sizes = [len(group.devices) for group in space.groups]
-        self._free: dict[Counts, float] | None = None
-        self._counts: list[Counts] = []
+        self.total = space.num_blocks
+        sizes = [len(group.devices) for group in space.groups]
+        self.lattice = Lattice(sizes, self.total + 2, self.total + 1)
+        self.weight = self._weights(prices)
+        self.caps = [(cap.most, self._weights(cap.prices)) for cap in caps]
 
-    def weight(self, counts: Counts) -> float:
-        """Value of one second on these devices: 1 for time, else the sum of their prices or powers."""
-        return _weight(counts, self.prices)
-
-    def _within(self, counts: Counts, step_s: float) -> bool:
-        return all(_weight(counts, cap.prices) * step_s <= cap.most for cap in self.caps)
-
-    def bounds(self) -> list[float]:
-        """All times that a stage or a link can take, ascending."""
-        space, found = self.space, set[float]()
-        for group in range(len(space.groups)):
-            for first in (False, True):
-                for last in (False, True):
-                    for blocks in range(space.num_blocks + 1):
-                        found.add(space.stage_s(group, blocks, first=first, last=last))
-        found |= {self._boundary(one, other)[0] for one, other in self._neighbours()}
-        return sorted(time for time in found if 0 < time < _INFINITE)
+    def can_hold(self) -> bool:
+        """Whether any partition fits memory and links."""
+        return bool(self._covering(_INFINITE).any())
 
     def best(self, to_beat: float = _INFINITE) -> Partition | None:
         """The partition of least value; None if none fits or none is better than `to_beat`."""
-        bounds = self.bounds()
-        start = bisect_left(bounds, True, key=lambda bound: bool(self.covering(bound)))
-        least = self.least_sums()
+        bounds = self._bounds()
+        start = bisect_left(bounds, True, key=lambda bound: bool(self._covering(bound).any()))
+        if start == len(bounds):
+            return None
+        least = self._close(self._sums(_INFINITE), _INFINITE).min(axis=1)
         found: Partition | None = None
         for bound in bounds[start:]:
-            reachable = self.covering(bound) if self.prices is not None else least.keys()
-            steps = ((v, (self.m - 1) * bound + least[v]) for v in reachable if v in least)
-            hope = min((self.weight(v) * step_s for v, step_s in steps if self._within(v, step_s)), default=_INFINITE)
-            if hope >= to_beat:
-                if self.prices is None:
-                    break
-                continue
+            hopes = self._values((self.m - 1) * bound + least)
+            if self.priced:
+                hopes = np.where(self._covering(bound), hopes, _INFINITE)
+            if hopes.min() >= to_beat:
+                if self.priced:
+                    continue
+                break
             candidate = self._best_at(bound, to_beat)
             if candidate is not None:
                 found, to_beat = candidate, candidate.value
         return found
 
-    def least_sums(self) -> dict[Counts, float]:
-        """Least S of each set of devices without a bound on the bottleneck."""
-        if self._free is None:
-            closed = self._close(self._sums(_INFINITE), _INFINITE)
-            self._free = {counts: min(total for total, *_ in ways) for counts, ways in closed.items()}
-        return self._free
+    def _weights(self, prices: Sequence[float] | None) -> Floats:
+        """Per row, the value of one second on its devices: 1 for time, else the sum of their prices."""
+        if prices is None:
+            return np.ones(self.lattice.num_rows)
+        return np.asarray(self.lattice.counts @ np.asarray(prices, dtype=np.float64), dtype=np.float64)
 
-    def covering(self, bound: float) -> set[Counts]:
-        """Sets of devices that can hold the whole model with no stage or link slower than `bound`."""
-        space, found = self.space, set[Counts]()
-        spans: dict[State, tuple[int, int]] = {}
-        for counts in self._all_counts():
-            behind = sum(counts) - 1
-            for group, used in enumerate(counts):
-                if not used:
-                    continue
-                before = _less(counts, group)
-                most = self._most(group, behind, bound, first=False, last=behind == 0)
-                closing = self._most(group, behind, bound, first=True, last=behind == 0)
-                for low, high in self._spans_behind(spans, counts, group, before, bound):
-                    if closing >= 0 and low <= space.num_blocks <= high + closing:
-                        found.add(counts)
-                    least = 0 if behind == 0 else 1
-                    if most >= least:
-                        known = spans.get((counts, group), (low + least, high + most))
-                        spans[counts, group] = (min(known[0], low + least), max(known[1], high + most))
+    def _values(self, steps_s: Floats) -> Floats:
+        """What each row's step is worth; infinite where a cap forbids it."""
+        with np.errstate(invalid="ignore"):  # devices that cost nothing, on a step that cannot be
+            values = np.nan_to_num(self.weight * steps_s, nan=_INFINITE, posinf=_INFINITE)
+            for most, weight in self.caps:
+                values[~(weight * steps_s <= most)] = _INFINITE
+        return values
+
+    def _bounds(self) -> list[float]:
+        """All times that a stage or a link can take, ascending."""
+        space = self.space
+        found = {
+            space.stage_s(group, blocks, first=first, last=last)
+            for group in range(len(space.groups))
+            for first in (False, True)
+            for last in (False, True)
+            for blocks in range(self.total + 1)
+        }
+        found |= set(self._occupancy[np.isfinite(self._occupancy)].tolist())
+        return sorted(time for time in found if time > 0)
+
+    @cached_property
+    def _links(self) -> tuple[Floats, Floats]:
+        """Occupancy and latency between any two devices, and to a last line of no device: infinite without a way."""
+        devices = [device for group in self.space.groups for device in group.devices]
+        occupancy = np.full((len(devices) + 1, len(devices) + 1), _INFINITE)
+        latency = np.full_like(occupancy, _INFINITE)
+        for row, one in enumerate(devices):
+            for column, other in enumerate(devices):
+                link = self.space.link(one, other) if row != column else None
+                if link is not None:
+                    occupancy[row, column] = self.space.message_bytes / link.bandwidth_bytes_per_s
+                    latency[row, column] = link.latency_s
+        return occupancy, latency
+
+    @property
+    def _occupancy(self) -> Floats:
+        return self._links[0]
+
+    def _boundary_s(self, move: Move, group: int, bound: float) -> Floats:
+        """Both ways over the link to a stage of `group` behind, per row; infinite where slower than `bound`."""
+        occupancy, latency = (table[move.front, move.behind[:, group]] for table in self._links)
+        return np.where(occupancy <= bound, 2 * (occupancy + latency), _INFINITE)
+
+    def _covering(self, bound: float) -> npt.NDArray[np.bool_]:
+        """Rows whose devices can hold the whole model with no stage or link slower than `bound`.
+
+        A state of depth d holds at least d - 1 blocks, since only the last stage may have none, and any number up to
+        the most.
+        """
+        lattice = self.lattice
+        most_placed = np.full(lattice.counts.shape, _NOTHING)
+        found = np.zeros(lattice.num_rows, dtype=np.bool_)
+        for move in lattice.moves:
+            last = move.depth == 1
+            placed: Rows = np.zeros(len(move.rows), dtype=np.int64) if last else np.full(len(move.rows), _NOTHING)
+            for other in range(0 if last else lattice.counts.shape[1]):
+                reached = np.isfinite(self._boundary_s(move, other, bound))
+                placed = np.maximum(placed, np.where(reached, most_placed[move.before, other], _NOTHING))
+            closing = self._most(move, bound, first=True)
+            if closing >= 0 and move.depth - 2 <= self.total:
+                found[move.rows] |= placed + closing >= self.total
+            most = self._most(move, bound, first=False)
+            if most >= (0 if last else 1):
+                most_placed[move.rows, move.group] = placed + most
         return found
 
-    def _spans_behind(
-        self, spans: dict[State, tuple[int, int]], counts: Counts, group: int, before: Counts, bound: float
-    ) -> Iterator[tuple[int, int]]:
-        if not any(before):
-            yield 0, 0
-            return
-        for other, used in enumerate(before):
-            if used and (before, other) in spans and self._boundary_of(counts, group, before, other)[0] <= bound:
-                yield spans[before, other]
+    def _sums(self, bound: float) -> Floats:
+        """Least S per state and number of placed blocks, embedding not placed yet: [rows, groups, blocks + 1]."""
+        sums = np.full((*self.lattice.counts.shape, self.total + 1), _INFINITE)
+        for move in self.lattice.moves:
+            most = self._most(move, bound, first=False)
+            least = 0 if move.depth == 1 else 1
+            if most >= least:
+                base = self._behind(sums, move, bound)
+                step, ends = self._stage(move, first=False)
+                placed = np.full_like(base, _INFINITE)
+                for blocks in range(least, most + 1):
+                    shifted = base[:, : self.total + 1 - blocks] + (blocks * step + ends)
+                    np.minimum(placed[:, blocks:], shifted, out=placed[:, blocks:])
+                sums[move.rows, move.group] = placed
+        return sums
 
-    def _sums(self, bound: float) -> dict[State, Entry]:
-        """Least S for each state and number of placed blocks, embedding not placed yet."""
-        entries: dict[State, Entry] = {}
-        for counts in self._all_counts():
-            behind = sum(counts) - 1
-            for group, used in enumerate(counts):
-                most = self._most(group, behind, bound, first=False, last=behind == 0) if used else -1
-                least = 0 if behind == 0 else 1
-                if most >= least:
-                    entry = self._extend(entries, counts, group, (least, most), bound, first=False)
-                    if min(entry.sums) < _INFINITE:
-                        entries[counts, group] = entry
-        return entries
-
-    def _extend(
-        self,
-        entries: dict[State, Entry],
-        counts: Counts,
-        group: int,
-        span: tuple[int, int],
-        bound: float,
-        *,
-        first: bool,
-    ) -> Entry:
-        """Put a stage of `group` in front of every state behind it."""
-        space, total = self.space, self.space.num_blocks + 1
-        sums, choices = [_INFINITE] * total, [_NO_CHOICE] * total
-        before, step = _less(counts, group), space.block_s[group]
-        last = not any(before)
-        ends = space.stage_s(group, 0, first=first, last=last)
-        behind: Iterator[tuple[State | None, list[float], float]] = iter(
-            [(None, [0.0] + [_INFINITE] * (total - 1), 0.0)]
-            if last
-            else self._behind(entries, counts, group, before, bound)
-        )
-        for state, base, boundary_s in behind:
-            for placed, so_far in enumerate(base):
-                if so_far == _INFINITE:
-                    continue
-                fixed = so_far + boundary_s + ends
-                for blocks in range(span[0], min(span[1], total - 1 - placed) + 1):
-                    value = fixed + blocks * step
-                    if value < sums[placed + blocks]:
-                        sums[placed + blocks] = value
-                        choices[placed + blocks] = (blocks, state)
-        return Entry(sums, choices)
-
-    def _behind(
-        self, entries: dict[State, Entry], counts: Counts, group: int, before: Counts, bound: float
-    ) -> Iterator[tuple[State, list[float], float]]:
-        for other, used in enumerate(before):
-            entry = entries.get((before, other)) if used else None
-            if entry is not None:
-                occupancy, latency = self._boundary_of(counts, group, before, other)
-                if occupancy <= bound and occupancy < _INFINITE:
-                    yield (before, other), entry.sums, 2 * (occupancy + latency)
-
-    def _close(self, entries: dict[State, Entry], bound: float) -> dict[Counts, list[tuple[float, int, Entry]]]:
-        """For each set of devices, every way to put the first stage in front: (S, group, entry of that stage)."""
-        closed: dict[Counts, list[tuple[float, int, Entry]]] = {}
-        for counts in self._all_counts():
-            behind = sum(counts) - 1
-            for group, used in enumerate(counts):
-                most = self._most(group, behind, bound, first=True, last=behind == 0) if used else -1
-                if most >= 0:
-                    entry = self._extend(entries, counts, group, (0, most), bound, first=True)
-                    if entry.sums[-1] < _INFINITE:
-                        closed.setdefault(counts, []).append((entry.sums[-1], group, entry))
+    def _close(self, sums: Floats, bound: float) -> Floats:
+        """Least S per state with all blocks placed and the embedding on the foremost stage: [rows, groups]."""
+        closed = np.full(self.lattice.counts.shape, _INFINITE)
+        for move in self.lattice.moves:
+            most = self._most(move, bound, first=True)
+            if most >= 0:
+                step, ends = self._stage(move, first=True)
+                base = self._behind(sums, move, bound)[:, self.total - most :][:, ::-1]
+                closed[move.rows, move.group] = (base + np.arange(most + 1) * step).min(axis=1) + ends
         return closed
 
+    def _behind(self, sums: Floats, move: Move, bound: float) -> Floats:
+        """Least S behind a new stage, boundary included, per row and number of placed blocks."""
+        if move.depth == 1:
+            nothing = np.full((len(move.rows), self.total + 1), _INFINITE)
+            nothing[:, 0] = 0.0
+            return nothing
+        best = np.full((len(move.rows), self.total + 1), _INFINITE)
+        for other in range(self.lattice.counts.shape[1]):
+            boundary_s = self._boundary_s(move, other, bound)
+            np.minimum(best, sums[move.before, other] + boundary_s[:, None], out=best)
+        return best
+
     def _best_at(self, bound: float, to_beat: float) -> Partition | None:
-        entries = self._sums(bound)
-        best: tuple[float, float, Counts, int, Entry] | None = None
-        for counts, ways in self._close(entries, bound).items():
-            for total, group, entry in ways:
-                step_s = (self.m - 1) * bound + total
-                value = self.weight(counts) * step_s
-                if value < (to_beat if best is None else best[0]) and self._within(counts, step_s):
-                    best = (value, step_s, counts, group, entry)
-        if best is None:
+        sums = self._sums(bound)
+        closed = self._close(sums, bound)
+        steps_s = (self.m - 1) * bound + closed.min(axis=1)
+        values = self._values(steps_s)
+        row = int(values.argmin())
+        if not values[row] < to_beat:
             return None
-        value, step_s, counts, group, entry = best
-        return Partition(tuple(self._trace(entries, counts, group, entry)), step_s, value)
+        stages = tuple(self._trace(sums, bound, row, int(closed[row].argmin())))
+        return Partition(stages, float(steps_s[row]), float(values[row]))
 
-    def _trace(
-        self, entries: dict[State, Entry], counts: Counts, group: int, entry: Entry
-    ) -> Iterator[tuple[int, int, int]]:
-        """Stages from first to last of the way that led to an entry's full number of blocks."""
-        placed = self.space.num_blocks
+    def _trace(self, sums: Floats, bound: float, row: int, group: int) -> Iterator[tuple[int, int, int]]:
+        """Stages from first to last of a way that leads to the least S of a state: found again, not remembered."""
+        left, first = self.total, True
         while True:
-            blocks, state = entry.choices[placed]
-            yield group, counts[group] - 1, blocks
-            if state is None:
+            counts = self.lattice.counts[row]
+            position, depth = int(counts[group]) - 1, int(counts.sum())
+            move = self._one_row(row, group, depth)
+            most = min(left, self._most(move, bound, first=first))
+            if depth == 1:
+                yield group, position, left
                 return
-            placed -= blocks
-            counts, group = state
-            entry = entries[state]
+            numbers = np.arange(0 if first else 1, most + 1)
+            ways = (
+                np.stack(
+                    [
+                        sums[move.before[0], other, left - numbers] + self._boundary_s(move, other, bound)[0]
+                        for other in range(len(counts))
+                    ]
+                )
+                + numbers * self._stage(move, first=first)[0]
+            )
+            other, chosen = divmod(int(ways.argmin()), len(numbers))
+            yield group, position, int(numbers[chosen])
+            left, row, group, first = left - int(numbers[chosen]), int(move.before[0]), other, False
 
-    def _most(self, group: int, behind: int, bound: float, *, first: bool, last: bool) -> int:
-        """Most blocks on a stage within time bound and memory; -1 if not even its ends fit."""
-        spare = bound - self.space.stage_s(group, 0, first=first, last=last)
+    def _one_row(self, row: int, group: int, depth: int) -> Move:
+        """The move into one row."""
+        whole = next(move for move in self.lattice.moves if (move.depth, move.group) == (depth, group))
+        index = np.flatnonzero(whole.rows == row)
+        parts = (part[index] for part in (whole.rows, whole.before, whole.front, whole.behind))
+        return Move(depth, group, *parts)
+
+    def _stage(self, move: Move, *, first: bool) -> tuple[float, float]:
+        """Seconds of a block, and of what else the stage holds, on the device put in front."""
+        ends = self.space.stage_s(move.group, 0, first=first, last=move.depth == 1)
+        return self.space.block_s[move.group], ends
+
+    def _most(self, move: Move, bound: float, *, first: bool) -> int:
+        """Most blocks on the stage put in front, within time bound and memory; -1 if not even its ends fit."""
+        step, ends = self._stage(move, first=first)
+        spare = bound - ends
         if spare < 0:
             return -1
-        fitting = self.space.fitting_blocks(group, behind, first=first, last=last)
-        step = self.space.block_s[group]
-        in_time = self.space.num_blocks if spare == _INFINITE else int(spare / step + 1e-9) if step else fitting
+        fitting = self.space.fitting_blocks(move.group, move.depth - 1, first=first, last=move.depth == 1)
+        in_time = self.total if spare == _INFINITE else int(spare / step + 1e-9) if step else fitting
         return min(fitting, in_time)
-
-    def _boundary_of(self, counts: Counts, group: int, before: Counts, other: int) -> tuple[float, float]:
-        """(occupancy, latency) of the link between the stage put in front and the one behind it."""
-        return self._boundary((group, counts[group] - 1), (other, before[other] - 1))
-
-    def _boundary(self, one: tuple[int, int], other: tuple[int, int]) -> tuple[float, float]:
-        groups = self.space.groups
-        link = self.space.link(groups[one[0]].devices[one[1]], groups[other[0]].devices[other[1]])
-        if link is None:
-            return _INFINITE, _INFINITE
-        return self.space.message_bytes / link.bandwidth_bytes_per_s, link.latency_s
-
-    def _neighbours(self) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-        places = [(group, index) for group, size in enumerate(self.sizes) for index in range(size)]
-        return ((one, other) for one in places for other in places if one != other)
-
-    def _all_counts(self) -> list[Counts]:
-        """All non-zero vectors of used devices, fewest devices first, no deeper than there are layers."""
-        if not self._counts:
-            found: list[Counts] = [()]
-            for size in self.sizes:
-                found = [(*counts, used) for counts in found for used in range(size + 1)]
-            deepest = self.space.num_blocks + 2
-            self._counts = sorted((counts for counts in found if 0 < sum(counts) <= deepest), key=sum)
-        return self._counts
-
-
-def _weight(counts: Counts, prices: Sequence[float] | None) -> float:
-    return 1.0 if prices is None else sum(n * p for n, p in zip(counts, prices, strict=True))
-
-
-def _less(counts: Counts, group: int) -> Counts:
-    return (*counts[:group], counts[group] - 1, *counts[group + 1 :])
