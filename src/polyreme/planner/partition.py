@@ -67,7 +67,7 @@ class PartitionSearch:
         start = bisect_left(bounds, True, key=lambda bound: bool(self._covering(bound).any()))
         if start == len(bounds):
             return None
-        least = self._close(self._sums(_INFINITE), _INFINITE).min(axis=1)
+        least = self._solve(_INFINITE)[1].min(axis=1)
         found: Partition | None = None
         for bound in bounds[start:]:
             hopes = self._values((self.m - 1) * bound + least)
@@ -127,10 +127,15 @@ class PartitionSearch:
     def _occupancy(self) -> Floats:
         return self._links[0]
 
-    def _boundary_s(self, move: Move, group: int, bound: float) -> Floats:
-        """Both ways over the link to a stage of `group` behind, per row; infinite where slower than `bound`."""
-        occupancy, latency = (table[move.front, move.behind[:, group]] for table in self._links)
-        return np.where(occupancy <= bound, 2 * (occupancy + latency), _INFINITE)
+    @cached_property
+    def _boundaries(self) -> list[tuple[Floats, Floats]]:
+        """Per move, row and group of the stage behind: occupancy of the link between, and seconds both ways over it."""
+        occupancy, latency = self._links
+        found = []
+        for move in self.lattice.moves:
+            places = move.front[:, None], move.behind
+            found.append((occupancy[places], 2 * (occupancy[places] + latency[places])))
+        return found
 
     def _covering(self, bound: float) -> npt.NDArray[np.bool_]:
         """Rows whose devices can hold the whole model with no stage or link slower than `bound`.
@@ -141,12 +146,12 @@ class PartitionSearch:
         lattice = self.lattice
         most_placed = np.full(lattice.counts.shape, _NOTHING)
         found = np.zeros(lattice.num_rows, dtype=np.bool_)
-        for move in lattice.moves:
+        for move, (occupancy, _) in zip(lattice.moves, self._boundaries, strict=True):
             last = move.depth == 1
-            placed: Rows = np.zeros(len(move.rows), dtype=np.int64) if last else np.full(len(move.rows), _NOTHING)
-            for other in range(0 if last else lattice.counts.shape[1]):
-                reached = np.isfinite(self._boundary_s(move, other, bound))
-                placed = np.maximum(placed, np.where(reached, most_placed[move.before, other], _NOTHING))
+            placed: Rows = np.zeros(len(move.rows), dtype=np.int64)
+            if not last:
+                usable = (occupancy <= bound) & np.isfinite(occupancy)
+                placed = np.where(usable, most_placed[move.before], _NOTHING).max(axis=1)
             closing = self._most(move, bound, first=True)
             if closing >= 0 and move.depth - 2 <= self.total:
                 found[move.rows] |= placed + closing >= self.total
@@ -155,48 +160,41 @@ class PartitionSearch:
                 most_placed[move.rows, move.group] = placed + most
         return found
 
-    def _sums(self, bound: float) -> Floats:
-        """Least S per state and number of placed blocks, embedding not placed yet: [rows, groups, blocks + 1]."""
-        sums = np.full((*self.lattice.counts.shape, self.total + 1), _INFINITE)
-        for move in self.lattice.moves:
-            most = self._most(move, bound, first=False)
-            least = 0 if move.depth == 1 else 1
+    def _solve(self, bound: float) -> tuple[Floats, Floats]:
+        """Least S per state: by number of placed blocks, embedding not placed yet [rows, groups, blocks + 1]; and with
+        all blocks placed and the embedding on the foremost stage [rows, groups]."""
+        shape = self.lattice.counts.shape
+        sums, closed = np.full((*shape, self.total + 1), _INFINITE), np.full(shape, _INFINITE)
+        for index, move in enumerate(self.lattice.moves):
+            base = self._behind(sums, index, bound)
+            most = self._most(move, bound, first=True)
+            if most >= 0:
+                step, ends = self._stage(move, first=True)
+                ways = base[:, self.total - most :][:, ::-1] + np.arange(most + 1) * step
+                closed[move.rows, move.group] = ways.min(axis=1) + ends
+            most, least = self._most(move, bound, first=False), 0 if move.depth == 1 else 1
             if most >= least:
-                base = self._behind(sums, move, bound)
                 step, ends = self._stage(move, first=False)
                 placed = np.full_like(base, _INFINITE)
                 for blocks in range(least, most + 1):
                     shifted = base[:, : self.total + 1 - blocks] + (blocks * step + ends)
                     np.minimum(placed[:, blocks:], shifted, out=placed[:, blocks:])
                 sums[move.rows, move.group] = placed
-        return sums
+        return sums, closed
 
-    def _close(self, sums: Floats, bound: float) -> Floats:
-        """Least S per state with all blocks placed and the embedding on the foremost stage: [rows, groups]."""
-        closed = np.full(self.lattice.counts.shape, _INFINITE)
-        for move in self.lattice.moves:
-            most = self._most(move, bound, first=True)
-            if most >= 0:
-                step, ends = self._stage(move, first=True)
-                base = self._behind(sums, move, bound)[:, self.total - most :][:, ::-1]
-                closed[move.rows, move.group] = (base + np.arange(most + 1) * step).min(axis=1) + ends
-        return closed
-
-    def _behind(self, sums: Floats, move: Move, bound: float) -> Floats:
-        """Least S behind a new stage, boundary included, per row and number of placed blocks."""
+    def _behind(self, sums: Floats, index: int, bound: float) -> Floats:
+        """Least S behind the new stage of a move, boundary included, per row and number of placed blocks."""
+        move, (occupancy, both_ways_s) = self.lattice.moves[index], self._boundaries[index]
         if move.depth == 1:
             nothing = np.full((len(move.rows), self.total + 1), _INFINITE)
             nothing[:, 0] = 0.0
             return nothing
-        best = np.full((len(move.rows), self.total + 1), _INFINITE)
-        for other in range(self.lattice.counts.shape[1]):
-            boundary_s = self._boundary_s(move, other, bound)
-            np.minimum(best, sums[move.before, other] + boundary_s[:, None], out=best)
+        boundary_s = np.where(occupancy <= bound, both_ways_s, _INFINITE)
+        best: Floats = (sums[move.before] + boundary_s[:, :, None]).min(axis=1)
         return best
 
     def _best_at(self, bound: float, to_beat: float) -> Partition | None:
-        sums = self._sums(bound)
-        closed = self._close(sums, bound)
+        sums, closed = self._solve(bound)
         steps_s = (self.m - 1) * bound + closed.min(axis=1)
         values = self._values(steps_s)
         row = int(values.argmin())
@@ -211,31 +209,21 @@ class PartitionSearch:
         while True:
             counts = self.lattice.counts[row]
             position, depth = int(counts[group]) - 1, int(counts.sum())
-            move = self._one_row(row, group, depth)
+            index = (depth - 1) * len(counts) + group
+            move = self.lattice.moves[index]
             most = min(left, self._most(move, bound, first=first))
             if depth == 1:
                 yield group, position, left
                 return
+            line = int(np.searchsorted(move.rows, row))
+            occupancy, both_ways_s = (table[line] for table in self._boundaries[index])
+            boundary_s = np.where(occupancy <= bound, both_ways_s, _INFINITE)
             numbers = np.arange(0 if first else 1, most + 1)
-            ways = (
-                np.stack(
-                    [
-                        sums[move.before[0], other, left - numbers] + self._boundary_s(move, other, bound)[0]
-                        for other in range(len(counts))
-                    ]
-                )
-                + numbers * self._stage(move, first=first)[0]
-            )
+            ways = sums[move.before[line]][:, left - numbers] + boundary_s[:, None]
+            ways += numbers * self._stage(move, first=first)[0]
             other, chosen = divmod(int(ways.argmin()), len(numbers))
             yield group, position, int(numbers[chosen])
-            left, row, group, first = left - int(numbers[chosen]), int(move.before[0]), other, False
-
-    def _one_row(self, row: int, group: int, depth: int) -> Move:
-        """The move into one row."""
-        whole = next(move for move in self.lattice.moves if (move.depth, move.group) == (depth, group))
-        index = np.flatnonzero(whole.rows == row)
-        parts = (part[index] for part in (whole.rows, whole.before, whole.front, whole.behind))
-        return Move(depth, group, *parts)
+            left, row, group, first = left - int(numbers[chosen]), int(move.before[line]), other, False
 
     def _stage(self, move: Move, *, first: bool) -> tuple[float, float]:
         """Seconds of a block, and of what else the stage holds, on the device put in front."""
