@@ -81,6 +81,8 @@ def _dispatch(arguments: list[str]) -> int:
             subparsers.add_parser(command, help=summary)
         parser.parse_args(arguments)  # --help, --version or a usage error: each exits
         return INPUT_ERROR
+    # The threads of numpy's matrix library would start at import, take more CPU than planning, and never be used.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     module: Any = importlib.import_module(f"polyreme.cli.{name}")
     chosen = _Parser(
         prog=f"polyreme {name}",

@@ -7,14 +7,15 @@ one depth follow from rows of the depth before, so everything about a depth and 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from polyreme.errors import InputError
 
-Rows = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 MAX_VALUES = 40_000_000
 """Most numbers that one table may hold, 320 MB."""
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from polyreme.planner.lattice import Floats, Lattice, Move, Rows
+from polyreme.planner.lattice import Bools, Floats, Lattice, Move, Rows
 from polyreme.planner.space import Space
 
 _INFINITE = float("inf")
@@ -64,16 +63,21 @@ class PartitionSearch:
     def best(self, to_beat: float = _INFINITE) -> Partition | None:
         """The partition of least value; None if none fits or none is better than `to_beat`."""
         bounds = self._bounds()
-        start = bisect_left(bounds, True, key=lambda bound: bool(self._covering(bound).any()))
-        if start == len(bounds):
-            return None
         least = self._solve(_INFINITE)[1].min(axis=1)
+
+        def hopes(bound: float) -> Floats:
+            return self._values((self.m - 1) * bound + least)
+
+        stop = bisect_left(bounds, to_beat, key=lambda bound: float(hopes(bound).min()))
+        if stop == 0 or not self._covering(bounds[stop - 1]).any():
+            return None
+        start = bisect_left(bounds, True, hi=stop, key=lambda bound: bool(self._covering(bound).any()))
         found: Partition | None = None
-        for bound in bounds[start:]:
-            hopes = self._values((self.m - 1) * bound + least)
+        for bound in bounds[start:stop]:
+            hoped = hopes(bound)
             if self.priced:
-                hopes = np.where(self._covering(bound), hopes, _INFINITE)
-            if hopes.min() >= to_beat:
+                hoped = np.where(self._covering(bound), hoped, _INFINITE)
+            if hoped.min() >= to_beat:
                 if self.priced:
                     continue
                 break
@@ -137,7 +141,7 @@ class PartitionSearch:
             found.append((occupancy[places], 2 * (occupancy[places] + latency[places])))
         return found
 
-    def _covering(self, bound: float) -> npt.NDArray[np.bool_]:
+    def _covering(self, bound: float) -> Bools:
         """Rows whose devices can hold the whole model with no stage or link slower than `bound`.
 
         A state of depth d holds at least d - 1 blocks, since only the last stage may have none, and any number up to

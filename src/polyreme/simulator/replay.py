@@ -3,12 +3,12 @@
 Times follow from dependencies alone, so each worker's list is advanced as far as it can go, round after round.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from polyreme.schedules.action import Action, ActionLists, Op
+from polyreme.schedules.action import RECV_OPS, Action, ActionLists, Op
 from polyreme.specs.plan import StageTime
 
 Place = tuple[str, int]
@@ -34,68 +34,80 @@ class StepCosts:
     update_s: Mapping[int, float]
 
 
-_SENT_BY = {Op.RECV_ACTIVATION: (Op.SEND_ACTIVATION, -1), Op.RECV_GRADIENT: (Op.SEND_GRADIENT, 1)}
+_RECEIVED_AS = {Op.SEND_ACTIVATION: (Op.RECV_ACTIVATION, 1), Op.SEND_GRADIENT: (Op.RECV_GRADIENT, -1)}
 
 
 def replay(lists: ActionLists, costs: StepCosts) -> dict[int, list[Timed]]:
     """Start and stop of every action of every rank. ValueError if the lists deadlock."""
-    state = _Replay(costs)
+    step = _Step(costs)
     position = dict.fromkeys(lists, 0)
     done: dict[int, list[Timed]] = {rank: [] for rank in lists}
-    clock = dict.fromkeys(lists, 0.0)
     moved = True
     while moved:
         moved = False
         for rank, actions in lists.items():
-            index, now = position[rank], clock[rank]
-            while index < len(actions):
-                stop = state.run(rank, actions[index], now)
-                if stop is None:
-                    break
-                done[rank].append(Timed(actions[index], now, stop))
-                now = stop
-                index += 1
-                moved = True
-            position[rank], clock[rank] = index, now
+            start = position[rank]
+            if start < len(actions):
+                position[rank] = step.advance(rank, actions, start, done[rank])
+                moved |= position[rank] > start
     stuck = [f"rank {rank} at {lists[rank][index]}" for rank, index in position.items() if index < len(lists[rank])]
     if stuck:
         raise ValueError(f"the action lists deadlock: {', '.join(stuck)}")
     return done
 
 
-class _Replay:
+class _Step:
+    """Messages under way and reductions that wait. Mailboxes are named by the receiving op and stage."""
+
     def __init__(self, costs: StepCosts) -> None:
         self.costs = costs
-        self.arrivals: dict[tuple[Op, str, int], deque[float]] = {}
-        self.link_free: dict[tuple[Op, str, int], float] = {}
-        self.reached: dict[int, dict[int, float]] = {}
+        self.forward_s = {place: time.f for place, time in costs.stage.items()}
+        self.backward_s = {place: time.backward_s for place, time in costs.stage.items()}
+        self.mailboxes: dict[tuple[Op, str, int], deque[float]] = defaultdict(deque)
+        self.link_free: dict[tuple[Op, str, int], float] = defaultdict(float)
+        self.reached: dict[int, dict[int, float]] = defaultdict(dict)
 
-    def run(self, rank: int, action: Action, now: float) -> float | None:
-        """When the action ends if it starts at `now`; None if it has to wait for something not simulated yet."""
-        op = action.op
-        if op is Op.FORWARD:
-            return now + self.costs.stage[action.pipeline, action.stage].f
-        if op is Op.BACKWARD:
-            return now + self.costs.stage[action.pipeline, action.stage].backward_s
-        if op in _SENT_BY:
-            sent, offset = _SENT_BY[op]
-            box = self.arrivals.get((sent, action.pipeline, action.stage + offset))
-            return max(now, box.popleft()) if box else None
-        if op is Op.REDUCE:
-            return self._reduce(rank, action.stage, now)
-        if op is Op.STEP:
-            return now + self.costs.update_s[rank]
-        boundary = action.stage if op is Op.SEND_ACTIVATION else action.stage - 1
-        occupancy, latency = self.costs.boundary_s[action.pipeline, boundary]
-        key = (op, action.pipeline, action.stage)
-        free = max(now, self.link_free.get(key, 0.0)) + occupancy
+    def advance(self, rank: int, actions: Sequence[Action], index: int, done: list[Timed]) -> int:
+        """Run a rank's list from `index` as far as it can go now; returns where it stopped.
+
+        One loop with everything at hand: a search replays tens of thousands of actions per candidate.
+        """
+        forward, backward = Op.FORWARD, Op.BACKWARD
+        forward_s, backward_s, mailboxes = self.forward_s, self.backward_s, self.mailboxes
+        now = done[-1].stop_s if done else 0.0
+        while index < len(actions):
+            action = actions[index]
+            op = action[0]
+            if op is forward:
+                stop = now + forward_s[action[1], action[2]]
+            elif op is backward:
+                stop = now + backward_s[action[1], action[2]]
+            elif op in _RECEIVED_AS:
+                self._send(action, now)
+                stop = now
+            elif op in RECV_OPS:
+                box = mailboxes[op, action[1], action[2]]
+                if not box:
+                    return index
+                stop = max(now, box.popleft())
+            elif op is Op.REDUCE:
+                reached = self.reached[action.stage]
+                reached[rank] = now
+                if len(reached) < len(self.costs.reduce_owners[action.stage]):
+                    return index
+                stop = max(reached.values()) + self.costs.reduce_s[action.stage]
+            else:
+                stop = now + self.costs.update_s[rank]
+            done.append(Timed(action, now, stop))
+            now = stop
+            index += 1
+        return index
+
+    def _send(self, action: Action, now: float) -> None:
+        """Put a message on its link: behind the one before it, then the latency."""
+        received, offset = _RECEIVED_AS[action.op]
+        occupancy, latency = self.costs.boundary_s[action.pipeline, min(action.stage, action.stage + offset)]
+        key = (received, action.pipeline, action.stage + offset)
+        free = max(now, self.link_free[key]) + occupancy
         self.link_free[key] = free
-        self.arrivals.setdefault(key, deque()).append(free + latency)
-        return now
-
-    def _reduce(self, rank: int, bucket: int, now: float) -> float | None:
-        reached = self.reached.setdefault(bucket, {})
-        reached[rank] = now
-        if len(reached) < len(self.costs.reduce_owners[bucket]):
-            return None
-        return max(reached.values()) + self.costs.reduce_s[bucket]
+        self.mailboxes[key].append(free + latency)
