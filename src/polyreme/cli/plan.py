@@ -11,8 +11,9 @@ from polyreme.catalog.fleet import Fleet
 from polyreme.cli.inputs import Loaded, load_inputs
 from polyreme.errors import InputError
 from polyreme.planner.assemble import Candidate, Question
-from polyreme.planner.baselines import Baseline, baselines
-from polyreme.planner.search import Found, search
+from polyreme.planner.baselines import Baseline
+from polyreme.planner.decide import decide
+from polyreme.planner.search import Found
 from polyreme.planner.space import describe
 from polyreme.specs.io import save, to_data
 from polyreme.specs.plan import Plan
@@ -61,9 +62,8 @@ def job_argument(args: argparse.Namespace) -> Path:
 
 def make_plan(loaded: Loaded) -> tuple[Found, tuple[Baseline, ...]]:
     """The best plan and its alternatives. InfeasibleError if none fits."""
-    question = Question(loaded.job, loaded.costs, loaded.inputs)
-    found = search(question)
-    return found, baselines(question, found.best.plan.pipelines[0].microbatch_sequences)
+    decision = decide(Question(loaded.job, loaded.costs, loaded.inputs))
+    return decision.found, decision.alternatives
 
 
 def with_sources(plan: Plan, loaded: Loaded, path: Path) -> Plan:

@@ -10,7 +10,6 @@ from polyreme.planner.infeasible import explain_limits, explain_memory, explain_
 from polyreme.planner.partition import Cap, Partition, PartitionSearch
 from polyreme.planner.space import Group, LeftOut, Space, linked, make_groups, microbatch_sizes
 from polyreme.specs.fields import Objective
-from polyreme.specs.report import Report
 from polyreme.units import HOUR_S
 
 FINALISTS = 3
@@ -36,10 +35,10 @@ def search(question: Question) -> Found:
         raise explain_memory(question, groups, left_out)
     if question.job.limits.cost_per_step_usd is not None:
         _rates(groups, Objective.COST)
-    allowed = [candidate for candidate in fitting if _within(question, candidate)]
+    allowed = [candidate for candidate in fitting if within_limits(question, candidate)]
     if not allowed or allowed[0] is not fitting[0]:
         tried = _limited(question, groups)
-        allowed = _sorted(question, [candidate for candidate in tried if _within(question, candidate)])
+        allowed = _sorted(question, [candidate for candidate in tried if within_limits(question, candidate)])
         if not allowed:
             raise explain_limits(question.job.limits, [*fitting, *tried])
     return Found(allowed[0], tuple(allowed[1:FINALISTS]), left_out)
@@ -48,7 +47,7 @@ def search(question: Question) -> Found:
 def best_on(question: Question, groups: tuple[Group, ...]) -> Candidate | None:
     """The best plan that uses devices of `groups` only, within the limits if one is; None if none fits memory."""
     fitting = _ranked(question, groups)
-    return next((one for one in fitting if _within(question, one)), next(iter(fitting), None))
+    return next((one for one in fitting if within_limits(question, one)), next(iter(fitting), None))
 
 
 def _limited(question: Question, groups: tuple[Group, ...]) -> list[Candidate]:
@@ -69,7 +68,8 @@ def _limited(question: Question, groups: tuple[Group, ...]) -> list[Candidate]:
     return found
 
 
-def _within(question: Question, candidate: Candidate) -> bool:
+def within_limits(question: Question, candidate: Candidate) -> bool:
+    """Whether a plan keeps to the job's limits on time and cost."""
     limits, report = question.job.limits, candidate.simulation.report
     cost = report.cost_per_step_usd
     return (limits.step_time_s is None or report.step_time_s[1] <= limits.step_time_s) and (
@@ -89,7 +89,7 @@ def _ranked(
 
 def _sorted(question: Question, candidates: list[Candidate], objective: Objective | None = None) -> list[Candidate]:
     goal = objective or question.job.objective
-    return sorted(candidates, key=lambda candidate: _value(goal, candidate.simulation.report))
+    return sorted(candidates, key=lambda candidate: value_of(goal, candidate))
 
 
 def _partitions(
@@ -139,12 +139,12 @@ def _rates(groups: tuple[Group, ...], objective: Objective) -> list[float] | Non
     return [value or 0.0 for value in values]
 
 
-def _value(objective: Objective, report: Report) -> float:
-    values = {
+def value_of(objective: Objective, candidate: Candidate) -> float:
+    """What a plan is worth, less is better: seconds, dollars or joules of a step. Infinite where that is not known."""
+    report = candidate.simulation.report
+    known = {
         Objective.TIME: report.step_time_s[1],
         Objective.COST: report.cost_per_step_usd,
         Objective.ENERGY: report.energy_per_step_j,
-    }
-    value = values[objective]
-    assert value is not None
-    return value
+    }[objective]
+    return float("inf") if known is None else known
