@@ -1,5 +1,6 @@
 """Whole training, several steps with the optimizer, against plain training in one process; copies stay equal."""
 
+import math
 from collections import defaultdict
 from pathlib import Path
 
@@ -30,8 +31,8 @@ def unequal() -> list[Pipeline]:
 
 
 def shared() -> list[Pipeline]:
-    shares = [[2, 1], [3], [1, 2]]
-    return [pipeline("a", [2, 4], 3, ONE_F_ONE_B, microbatch_sequences=3, precision=FP64, shares=shares)]
+    groups = [[(2, 1), (1, 1)], [(3, 1)], [(1, 1), (2, 1)]]
+    return [pipeline("a", [2, 4], 3, ONE_F_ONE_B, microbatch_sequences=3, precision=FP64, groups=groups)]
 
 
 def in_one_process(given: Inputs) -> tuple[list[float], dict[str, Tensor]]:
@@ -56,6 +57,7 @@ def in_one_process(given: Inputs) -> tuple[list[float], dict[str, Tensor]]:
         loss = layers(tokens, labels) / int((labels != IGNORED_LABEL).sum())
         optimizer.zero_grad()
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(layers.parameters(), adamw.clip_norm or math.inf)
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses, {name: parameter.detach() for name, parameter in layers.named.items()}

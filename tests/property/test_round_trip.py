@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from polyreme.schedules.action import Action, Op, parse_action, parse_actions, print_actions
+from polyreme.schedules.action import WHOLE_WORKER_OPS, Action, Op, parse_action, parse_actions, print_actions
 from polyreme.specs import io
 from polyreme.specs.cluster import ClusterSpec, Connection, DeviceEntry, Node, NodeLinks
 from polyreme.specs.device import DeviceKind, LinkKind
@@ -187,7 +187,8 @@ def plans(draw: Any) -> Plan:
                 )
             )
         copies, microbatches = draw(st.integers(1, 2)), draw(st.integers(1, 9))
-        schedule = Schedule(name="list", file=draw(TEXT), digest=draw(TEXT))
+        held = tuple(draw(st.integers(1, 9)) for _ in stages)
+        schedule = Schedule(name=ScheduleName.LIST, in_flight=draw(st.none() | st.just(held)))
         pipelines.append(
             Pipeline(
                 name=name,
@@ -244,13 +245,15 @@ def test_a_saved_spec_loads_equal(kind: str, suffix: str, data: st.DataObject) -
 
 STAGED = st.builds(
     Action,
-    st.sampled_from([op for op in Op if op not in (Op.REDUCE, Op.STEP)]),
+    st.sampled_from([op for op in Op if op not in WHOLE_WORKER_OPS]),
     st.from_regex(r"\A[A-Za-z0-9_@-]{1,9}\Z"),
     st.integers(0, 10**7 - 1),
     st.integers(0, 10**9 - 1),
 )
 ACTIONS = (
-    STAGED | st.just(Action(Op.STEP)) | st.integers(0, 10**7 - 1).map(lambda bucket: Action(Op.REDUCE, stage=bucket))
+    STAGED
+    | st.sampled_from([Action(Op.STEP), Action(Op.NORM)])
+    | st.integers(0, 10**7 - 1).map(lambda bucket: Action(Op.REDUCE, stage=bucket))
 )
 
 

@@ -5,18 +5,20 @@ import os
 import signal
 import socket
 import traceback
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import torch
 from safetensors.torch import save_file
 
 from polyreme.drivers.base import MemoryLedger
+from polyreme.models.optimizer import Updater
+from polyreme.runtime.gradsync import GradientSync
 from polyreme.runtime.launch import die_with_launcher
 from polyreme.runtime.mesh import leave
-from polyreme.specs.job import AdamW
+from polyreme.specs.job import JobSpec
 from polyreme.training.assembly import Parameters, assemble
 from polyreme.training.settings import WorkerSettings
+from polyreme.training.update import LossScale, StepUpdate
 
 
 def gradient_main(content: bytes, pipe: Connection, listener: "socket.socket | None") -> None:
@@ -24,12 +26,19 @@ def gradient_main(content: bytes, pipe: Connection, listener: "socket.socket | N
     settings = WorkerSettings(**json.loads(content))
     path = settings.folder / f"gradients-{settings.rank}.safetensors"
 
-    def keep(_: AdamW, parameters: Parameters, __: MemoryLedger) -> Callable[[], None]:
-        def save() -> None:
-            held = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
-            save_file({name: gradient.contiguous() for name, gradient in held.items()}, path)
+    class Keep(StepUpdate):
+        """Saves the gradients in place of using them, and the norm beside them."""
 
-        return save
+        def step(self) -> None:
+            parameters = self.sync.parameters
+            held = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+            norm = torch.tensor([self.gradient_norm], dtype=torch.float64)
+            save_file({"norm": norm, **{name: gradient.contiguous() for name, gradient in held.items()}}, path)
+
+    def keep(
+        job: JobSpec, sync: GradientSync, parameters: Parameters, memory: MemoryLedger, scale: LossScale
+    ) -> StepUpdate:
+        return Keep(sync, Updater(job.optimizer, parameters, memory), job.optimizer, job.steps, scale)
 
     try:
         torch.set_num_threads(1)

@@ -146,11 +146,17 @@ def _wait_for_reductions(spans: list[tuple[Action, float, float]], ready: Mappin
 def _stop_s(plan: Plan, action: Action, start: float, arrival: dict, factor: float) -> float | None:
     if action.op is Op.STEP:
         return start + STEP_S * factor
-    if action.op is Op.REDUCE:
+    if action.op in (Op.REDUCE, Op.NORM):
         return start + 5 * SEND_S * factor
     time = next(i for i in instances(plan) if i.name == action.pipeline).pipeline.stages[action.stage].time_s
     if action.op in COMPUTE_OPS:
-        return start + factor * (time.f if action.op is Op.FORWARD else time.backward_s)
+        seconds = {
+            Op.FORWARD: time.f,
+            Op.BACKWARD: time.backward_s,
+            Op.INPUT_GRADIENT: time.i,
+            Op.WEIGHT_GRADIENT: time.w,
+        }
+        return start + factor * seconds[action.op]
     if action.op in RECV_OPS:
         source = action.stage + (-1 if action.op is Op.RECV_ACTIVATION else 1)
         sent = Op.SEND_ACTIVATION if action.op is Op.RECV_ACTIVATION else Op.SEND_GRADIENT

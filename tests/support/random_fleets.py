@@ -79,3 +79,13 @@ def random_costs(seed: int) -> CostModel:
         connections=tuple(cuts),
     )
     return CostModel(model, build_fleet(cluster), Precision.FP32, tokens_per_sequence=64)
+
+
+def random_places(draw: random.Random) -> list[tuple[int, ...]]:
+    """Stages of a pipeline dealt out to workers at random, at least one to each."""
+    num_places = draw.randint(1, 5)
+    num_stages = draw.randint(num_places, 3 * num_places)
+    holders = [*range(num_places), *(draw.randrange(num_places) for _ in range(num_stages - num_places))]
+    draw.shuffle(holders)
+    held = [tuple(s for s in range(num_stages) if holders[s] == place) for place in range(num_places)]
+    return sorted(held)

@@ -1,11 +1,12 @@
 """A tiny model on emulated devices, plans of any cut over it, and short text whose windows run over document ends."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from polyreme.specs.cluster import ClusterSpec, DeviceEntry, Node, NodeLinks
 from polyreme.specs.device import DeviceKind, LinkKind
-from polyreme.specs.fields import Precision, ScheduleName
+from polyreme.specs.fields import Precision, Recompute, ScheduleName
 from polyreme.specs.job import AdamW, Batch, JobSpec, TextData
 from polyreme.specs.model import ModelFamily, ModelSpec
 from polyreme.specs.plan import Group, Pipeline, Plan, Predicted, Schedule, Stage, StageTime
@@ -15,7 +16,7 @@ from polyreme.training.run import Inputs
 NUM_BLOCKS = 4
 NUM_LAYERS = NUM_BLOCKS + 2
 NUM_TOKENS = 24
-MAX_WORKERS = 5
+MAX_WORKERS = 16
 
 
 def tiny_model(*, tied: bool = False) -> ModelSpec:
@@ -64,17 +65,28 @@ def pipeline(
     base: int = 0,
     microbatch_sequences: int = 2,
     precision: Precision = Precision.FP32,
-    shares: Sequence[Sequence[int]] | None = None,
+    groups: Sequence[Sequence[tuple[int, int]]] | None = None,
+    places: Sequence[int] | None = None,
+    recompute: Recompute = Recompute.NONE,
 ) -> Pipeline:
-    """Stages between `cuts`; `shares` gives the sequences of each of a stage's groups, one rank each."""
+    """Stages between `cuts`; `groups` gives (sequences, tp) of each of a stage's groups, one rank by default.
+
+    `places` gives the first stage whose ranks each stage has, itself by default.
+    """
     edges = [0, *cuts, NUM_LAYERS]
-    shares = shares or [[microbatch_sequences]] * (len(edges) - 1)
-    stages, rank = [], 0
-    for start, stop, share in zip(edges[:-1], edges[1:], shares, strict=True):
-        groups = tuple(Group(ranks=(rank + index,), sequences=count) for index, count in enumerate(share))
-        rank += len(groups)
+    groups = groups or [[(microbatch_sequences, 1)]] * (len(edges) - 1)
+    stages: list[Stage] = []
+    rank = 0
+    for number, (start, stop) in enumerate(pairwise(edges)):
+        if places is not None and places[number] != number:
+            made = stages[places[number]].groups
+        else:
+            made = ()
+            for sequences, tp in groups[number]:
+                made += (Group(ranks=tuple(range(rank, rank + tp)), tp=tp, sequences=sequences),)
+                rank += tp
         time_s = StageTime(f=1.0, i=1.0, w=1.0)
-        stages.append(Stage(layers=(start, stop), groups=groups, precision=precision, time_s=time_s))
+        stages.append(Stage(layers=(start, stop), groups=made, precision=precision, time_s=time_s, recompute=recompute))
     return Pipeline(
         name=name,
         microbatches=microbatches,

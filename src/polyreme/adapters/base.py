@@ -20,6 +20,18 @@ class StageModule(Protocol):
         """
         ...
 
+    def backward_input(self, microbatch: int, gradient: Any | None) -> Any | None:
+        """The gradient of the input alone, as `backward` gives it; `backward_weight` must follow."""
+        ...
+
+    def backward_weight(self, microbatch: int) -> None:
+        """Add to the weights' gradients what `backward_input` left; frees what was kept."""
+        ...
+
+    def evaluate(self, value: Any, labels: Any | None) -> Any:
+        """Output as of `forward`, keeping nothing."""
+        ...
+
     def state(self) -> dict[str, Any]:
         """Global parameter name -> tensor."""
         ...

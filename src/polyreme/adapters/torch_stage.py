@@ -1,13 +1,25 @@
 """Stages computed by torch: autograd across microbatches, and every byte that forward keeps counted on the device."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from polyreme.adapters.split_backward import WeightGradients, split_linears
 from polyreme.drivers.base import MemoryLedger
 from polyreme.models.build import StageLayers
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What a microbatch holds between its forward and the end of its backward."""
+
+    value: Tensor
+    output: Tensor | None
+    num_bytes: int
+    weight_gradients: list[Callable[[], None]]
 
 
 class TorchStage:
@@ -17,11 +29,13 @@ class TorchStage:
         self.layers = layers
         self.memory = memory
         self.loss_seed = 1.0
-        self._kept: dict[int, tuple[Tensor, Tensor, int]] = {}
+        self._kept: dict[int, _Kept] = {}
         self._weights = {parameter.untyped_storage().data_ptr() for parameter in layers.parameters()}
+        self._queue = WeightGradients()
+        split_linears(layers, self._queue)
 
     def forward(self, microbatch: int, value: Tensor, labels: Tensor | None) -> Tensor:
-        """See `StageModule`. Values: token ids [sequences, tokens] or hidden states [sequences, tokens, hidden]."""
+        """See `StageModule`. Values: token ids [sequences, tokens] or hidden states [sequences, own tokens, hidden]."""
         if value.is_floating_point():
             value.requires_grad_()
         kept_bytes = 0
@@ -30,23 +44,54 @@ class TorchStage:
         else:
             output, kept_bytes = count_kept(lambda: self.layers(value, labels), self._weights)
             self.memory.hold("activations", kept_bytes)
-        self._kept[microbatch] = (value, output, kept_bytes)
+        self._kept[microbatch] = _Kept(value, output, kept_bytes, [])
         result: Tensor = output.detach()
         return result
 
+    def evaluate(self, value: Tensor, labels: Tensor | None) -> Tensor:
+        """See `StageModule`."""
+        with torch.no_grad():
+            output: Tensor = self.layers(value, labels)
+        return output
+
     def backward(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
         """See `StageModule`."""
-        value, output, kept_bytes = self._kept.pop(microbatch)
-        if gradient is None:
-            gradient = torch.full_like(output, self.loss_seed)
-        torch.autograd.backward([output], [gradient])
-        if self.memory is not None:
-            self.memory.release("activations", kept_bytes)
-        return value.grad
+        result = self._differentiate(self._kept[microbatch], gradient)
+        self._release(microbatch)
+        return result
+
+    def backward_input(self, microbatch: int, gradient: Tensor | None) -> Tensor | None:
+        """See `StageModule`."""
+        kept = self._kept[microbatch]
+        self._queue.deferred = kept.weight_gradients
+        try:
+            return self._differentiate(kept, gradient)
+        finally:
+            self._queue.deferred = None
+
+    def backward_weight(self, microbatch: int) -> None:
+        """See `StageModule`."""
+        for add in self._kept[microbatch].weight_gradients:
+            add()
+        self._release(microbatch)
 
     def state(self) -> dict[str, nn.Parameter]:
         """Global parameter name -> parameter."""
         return self.layers.named
+
+    def _differentiate(self, kept: _Kept, gradient: Tensor | None) -> Tensor | None:
+        output, kept.output = kept.output, None
+        assert output is not None, "a backward of this microbatch has run already"
+        if gradient is None:
+            gradient = torch.full_like(output, self.loss_seed)
+        torch.autograd.backward([output], [gradient])
+        result, kept.value.grad = kept.value.grad, None
+        return result
+
+    def _release(self, microbatch: int) -> None:
+        kept = self._kept.pop(microbatch)
+        if self.memory is not None:
+            self.memory.release("activations", kept.num_bytes)
 
 
 def count_kept(compute: Callable[[], Tensor], weights: set[int]) -> tuple[Tensor, int]:

@@ -16,8 +16,9 @@ from rich.text import Text
 from polyreme.dashboard.figures import Pair, RunFigures, figures
 from polyreme.dashboard.report_page import write_report
 from polyreme.dashboard.run_folder import RunView, is_run_folder, load_run
-from polyreme.dashboard.timelines import event_action, pipeline_names, trace_groups
+from polyreme.dashboard.timelines import pipeline_names, trace_groups
 from polyreme.errors import InputError
+from polyreme.schedules.action import recorded_action
 from polyreme.telemetry.trace import write_trace_groups
 from polyreme.units import format_bytes, format_count, format_percent, format_time_s
 
@@ -102,7 +103,7 @@ def print_events(view: RunView, rank: int | None) -> None:
     out.write(f"{'rank':>4} {'step':>6} {'action':<16} {'start_s':>13} {'duration_ms':>12} {'kib':>8}\n")
     for number in known if rank is None else [rank]:
         for event in view.events.events(number):
-            action = str(event_action(event, names))
+            action = str(recorded_action(event, names))
             start_s = (event.start_ns - origin_ns) * 1e-9
             took = "running" if event.duration_ns < 0 else f"{event.duration_ns * 1e-6:.3f}"
             out.write(f"{number:>4} {event.step:>6} {action:<16} {start_s:>13.6f} {took:>12} {event.kib:>8}\n")

@@ -13,7 +13,7 @@ def estimate_comm_time_s(size_bytes: float, bandwidth_bytes_per_s: float, latenc
 
 
 def boundary_bytes(model: ModelSpec, precision: Precision, sequences: int, tokens_per_sequence: int) -> float:
-    """Bytes of hidden states that cross between two stages per microbatch, one direction."""
+    """Bytes of hidden states of `sequences` that cross between two stages per microbatch, one direction."""
     return sequences * tokens_per_sequence * model.hidden_size * PRECISION_BYTES[precision] + _HEADER_BYTES
 
 

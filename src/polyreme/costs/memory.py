@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from polyreme.layout.layers import layer_kind, parameters
+from polyreme.layout.owners import shards
 from polyreme.specs.device import DeviceKind
-from polyreme.specs.fields import PRECISION_BYTES, LayerKind, Precision
+from polyreme.specs.fields import PRECISION_BYTES, LayerKind, Precision, Recompute
 from polyreme.specs.model import ModelSpec
 from polyreme.specs.profile import ProfileSpec
 
@@ -27,9 +28,16 @@ def state_bytes(num_parameters: int, precision: Precision) -> dict[str, float]:
     return {part: num_parameters * each for part, each in parts.items()}
 
 
-def stage_parameters(model: ModelSpec, layers: Iterable[int]) -> int:
-    """Parameters of some layers, shared ones counted once."""
-    return sum({p.name: p.num_elements for layer in layers for p in parameters(model, layer)}.values())
+def stage_parameters(model: ModelSpec, layers: Iterable[int], tp: int = 1, index: int = 0) -> int:
+    """Parameters that tensor rank `index` of `tp` holds of some layers, shared ones counted once."""
+    held = {p.name: p for layer in layers for p in parameters(model, layer)}
+    if tp == 1:
+        return sum(parameter.num_elements for parameter in held.values())
+    return sum(
+        parameter.num_elements * (shard.stop - shard.start) // parameter.length
+        for parameter in held.values()
+        for shard in shards(parameter, tp, index)
+    )
 
 
 def activation_bytes(
@@ -40,15 +48,50 @@ def activation_bytes(
     tokens_per_sequence: int,
     kind: DeviceKind,
     profile: ProfileSpec | None = None,
+    *,
+    tp: int = 1,
+    recompute: Recompute = Recompute.NONE,
 ) -> float:
-    """What forward of one microbatch keeps for backward: as measured on this device kind, else counted by tensor."""
+    """What forward of one microbatch keeps for backward on one rank: as measured on this kind, else counted by tensor.
+
+    Tensor ranks share everything but the inputs of the matrices, which they gather whole (Korthikanti et al.,
+    arXiv 2205.05198, equation 4, without its re-gathering).
+    """
     tokens = sequences * tokens_per_sequence
     what = layer_kind(model, layer)
+    hidden, size = model.hidden_size, PRECISION_BYTES[precision]
+    if what is LayerKind.BLOCK and recompute is not Recompute.NONE:
+        return tokens * _kept_elements(model, recompute) * size / tp
+    gathered = 0.0 if what is LayerKind.EMBEDDING else tokens * hidden * size * (2 if what is LayerKind.BLOCK else 1)
+    whole = _whole_bytes(model, what, precision, sequences, tokens_per_sequence, kind, profile)
+    return whole if tp == 1 else min(whole, gathered) + max(0.0, whole - gathered) / tp
+
+
+def _kept_elements(model: ModelSpec, recompute: Recompute) -> float:
+    """Elements per token that a block keeps: its input; with selective recompute also every matrix's output."""
+    hidden = model.hidden_size
+    if recompute is Recompute.FULL:
+        return float(hidden)
+    width, key_value = model.num_heads * model.head_width, model.kv_heads * model.head_width
+    return 3.0 * hidden + 2 * width + 2 * key_value + 2 * model.ffn_hidden_size
+
+
+def _whole_bytes(
+    model: ModelSpec,
+    what: LayerKind,
+    precision: Precision,
+    sequences: int,
+    tokens_per_sequence: int,
+    kind: DeviceKind,
+    profile: ProfileSpec | None,
+) -> float:
+    """Bytes on a single device that recomputes nothing."""
     if profile is not None:
         for timing in profile.layers:
             wanted = (what, precision, tokens_per_sequence, kind.name)
             if (timing.layer, timing.precision, timing.tokens_per_sequence, timing.device) == wanted:
                 return timing.activation_bytes * sequences / timing.sequences
+    tokens = sequences * tokens_per_sequence
     hidden, size = model.hidden_size, PRECISION_BYTES[precision]
     if what is LayerKind.EMBEDDING:
         return 8.0 * tokens

@@ -8,7 +8,7 @@ from polyreme.costs.comm import boundary_bytes
 from polyreme.costs.compute import LayerTime, layer_time
 from polyreme.costs.memory import activation_bytes, context_bytes, stage_parameters, state_bytes
 from polyreme.specs.device import DeviceKind, LinkKind
-from polyreme.specs.fields import Precision
+from polyreme.specs.fields import Precision, Recompute
 from polyreme.specs.model import ModelSpec
 from polyreme.specs.plan import StageTime
 from polyreme.specs.profile import ProfileSpec
@@ -55,10 +55,24 @@ class CostModel:
         return min(time.low for time in times), max(time.high for time in times)
 
     def stage_memory(self, kind: DeviceKind, layers: Sequence[int], sequences: int, in_flight: int) -> dict[str, float]:
-        """Bytes by part with `in_flight` microbatches' activations held."""
+        """Bytes by part on a device that has the stage to itself, `in_flight` microbatches' activations held."""
         parts = state_bytes(stage_parameters(self.model, layers), self.precision)
-        kept = sum(self._activation_bytes(kind, layer, sequences) for layer in layers)
+        kept = self.kept_bytes(kind, layers, sequences)
         return {**parts, "activations": kept * in_flight, "context": context_bytes(kind)}
+
+    def kept_bytes(
+        self,
+        kind: DeviceKind,
+        layers: Sequence[int],
+        sequences: int,
+        tp: int = 1,
+        recompute: Recompute = Recompute.NONE,
+    ) -> float:
+        """Bytes that one rank keeps of a microbatch from its forward through `layers` to its backward."""
+        shape = (sequences, self.tokens_per_sequence, kind, self.profile)
+        return sum(
+            activation_bytes(self.model, layer, self.precision, *shape, tp=tp, recompute=recompute) for layer in layers
+        )
 
     def link(self, source: Device, target: Device) -> LinkKind | None:
         """The link between two devices, None if messages cannot go both ways."""
@@ -67,11 +81,6 @@ class CostModel:
             return None
         return there if there.bandwidth_bytes_per_s <= back.bandwidth_bytes_per_s else back
 
-    def boundary_bytes(self, sequences: int) -> float:
-        """Bytes of one message between stages."""
-        return boundary_bytes(self.model, self.precision, sequences, self.tokens_per_sequence)
-
-    def _activation_bytes(self, kind: DeviceKind, layer: int, sequences: int) -> float:
-        return activation_bytes(
-            self.model, layer, self.precision, sequences, self.tokens_per_sequence, kind, self.profile
-        )
+    def boundary_bytes(self, sequences: int, num_tokens: int | None = None) -> float:
+        """Bytes of one message between stages; all tokens of its sequences unless `num_tokens` is given."""
+        return boundary_bytes(self.model, self.precision, sequences, num_tokens or self.tokens_per_sequence)

@@ -30,7 +30,17 @@ from polyreme.dashboard.timelines import MAX_LANES, timeline_data
 from polyreme.specs.io import write_atomically
 
 REPORT_NAME = "report.html"
-_OPS = {"F": "forward", "B": "backward", "S": "send", "R": "receive", "REDUCE": "reduce", "STEP": "update"}
+_OPS = {
+    "F": "forward",
+    "B": "backward",
+    "I": "input gradient",
+    "W": "weight gradient",
+    "S": "send",
+    "R": "receive",
+    "REDUCE": "reduce",
+    "NORM": "norm",
+    "STEP": "update",
+}
 
 
 def write_report(run_dir: Path) -> Path:

@@ -16,7 +16,8 @@ from polyreme.dashboard.charts import (
 from polyreme.dashboard.figures import Pair, RunFigures, layer_range
 from polyreme.dashboard.markup import Content, Markup, element, join
 from polyreme.dashboard.run_folder import Failure, RunView
-from polyreme.dashboard.timelines import event_action, pipeline_names
+from polyreme.dashboard.timelines import pipeline_names
+from polyreme.schedules.action import recorded_action
 from polyreme.units import format_bytes, format_count, format_percent, format_time_s
 
 EMPTY = Markup("")
@@ -113,7 +114,7 @@ def _last_actions(view: RunView) -> Markup:
             rank,
             worker,
             event.step,
-            str(event_action(event, names)),
+            str(recorded_action(event, names)),
             state if running else "ended",
         ]
         rows.append((cells, "culprit" if str(rank) == failed else None))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from polyreme.dashboard.figures import RunFigures, WorkerFigures
 from polyreme.dashboard.run_folder import RunView
 from polyreme.layout.instances import instances
-from polyreme.schedules.action import Action, Op, parse_action
+from polyreme.schedules.action import Action, parse_action, recorded_action
 from polyreme.specs.events import OP_NUMBERS, Event
 from polyreme.telemetry.measured import MeasuredStep
 from polyreme.telemetry.trace import TraceGroup
@@ -35,22 +35,13 @@ def pipeline_names(view: RunView) -> tuple[str, ...]:
     return tuple(instance.name for instance in instances(view.plan)) if view.plan else ()
 
 
-def event_action(event: Event, names: Sequence[str]) -> Action:
-    """The action that an event records; a pipeline without a known name is called by its number."""
-    op = Op(event.op)
-    if op in (Op.REDUCE, Op.STEP):
-        return Action(op, stage=event.stage if op is Op.REDUCE else 0)
-    name = names[event.pipeline] if event.pipeline < len(names) else f"p{event.pipeline}"
-    return Action(op, name, event.stage, event.microbatch)
-
-
 def measured_spans(step: MeasuredStep | None, names: Sequence[str]) -> list[LaneSpan]:
     """Spans of a measured step; empty without one."""
     found = []
     for span in step.spans if step else ():
         event = Event(0, 0, 0, span.microbatch, span.kib, span.stage, span.op, span.pipeline)
         found.append(
-            LaneSpan(span.rank, event_action(event, names), span.start_s, span.stop_s, span.kib, ended=span.ended)
+            LaneSpan(span.rank, recorded_action(event, names), span.start_s, span.stop_s, span.kib, ended=span.ended)
         )
     return found
 

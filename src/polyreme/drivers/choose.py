@@ -7,6 +7,8 @@ from polyreme.drivers.emulated import EmulatedDriver, core_fractions
 from polyreme.errors import InputError
 
 AVAILABLE = ("cpu", "emulated")
+BACKENDS = {"cpu": "gloo", "emulated": "gloo", "null": "gloo"}
+"""c10d backend of each driver's tensors: devices of one backend can sum among themselves."""
 
 
 def make_driver(device: Device, fleet: Fleet, num_cores: int) -> DeviceDriver:

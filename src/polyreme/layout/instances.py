@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from polyreme.errors import InputError
 from polyreme.specs.plan import Group, Pipeline, Plan
 
 
@@ -29,6 +30,23 @@ class PipelineInstance:
     def ranks(self, stage: int) -> tuple[int, ...]:
         """All absolute ranks of a stage."""
         return tuple(rank for _, ranks in self.groups(stage) for rank in ranks)
+
+    def places(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+        """(stages, ranks) of every set of ranks that holds the same stages, by first stage.
+
+        InputError if two stages share some of their ranks but not all.
+        """
+        held: dict[frozenset[int], list[int]] = {}
+        for stage in range(self.num_stages):
+            held.setdefault(frozenset(self.ranks(stage)), []).append(stage)
+        sets = list(held)
+        for number, one in enumerate(sets):
+            for other in sets[number + 1 :]:
+                if one & other:
+                    stages = f"stages {held[one][0]} and {held[other][0]} of pipeline {self.name}"
+                    problem = f"{stages} share ranks {sorted(one & other)} but not all"
+                    raise InputError.single("plan", problem, fix="give two stages the same ranks or different ones")
+        return tuple((tuple(stages), tuple(sorted(ranks))) for ranks, stages in held.items())
 
 
 def instances(plan: Plan) -> tuple[PipelineInstance, ...]:

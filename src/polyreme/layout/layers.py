@@ -12,17 +12,34 @@ from polyreme.specs.model import ModelFamily, ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
+class Section:
+    """A stretch of a parameter's tp dim that is cut by itself, in whole `granules`: heads, for attention."""
+
+    length: int
+    granule: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Parameter:
-    """One weight. `tp_dim` is the tensor dim that tensor parallelism cuts; None: every rank holds it whole."""
+    """One weight. `tp_dim` is the tensor dim that tensor parallelism cuts; None: every rank holds it whole.
+
+    `sections` make up that dim, one unless the parameter joins several matrices; empty: one section of single elements.
+    """
 
     name: str
     shape: tuple[int, ...]
     tp_dim: int | None = None
+    sections: tuple[Section, ...] = ()
 
     @property
     def num_elements(self) -> int:
         """Elements of the whole parameter."""
         return prod(self.shape)
+
+    @property
+    def length(self) -> int:
+        """Size of the dim that is cut, of the first one where none is."""
+        return self.shape[self.tp_dim or 0]
 
 
 def num_layers(model: ModelSpec) -> int:
@@ -63,15 +80,22 @@ def parameter_count(model: ModelSpec, start: int = 0, stop: int | None = None) -
     return sum({p.name: p.num_elements for layer in layers for p in parameters(model, layer)}.values())
 
 
+def _head_sections(model: ModelSpec) -> tuple[Section, Section]:
+    """(queries, keys or values): both cut into whole key/value heads with the query heads that share them."""
+    shared = model.num_heads // model.kv_heads
+    query = Section(model.num_heads * model.head_width, shared * model.head_width)
+    return query, Section(model.kv_heads * model.head_width, model.head_width)
+
+
 def _llama_block(model: ModelSpec, block: int) -> tuple[Parameter, ...]:
     name, hidden, ffn = f"model.layers.{block}", model.hidden_size, model.ffn_hidden_size
-    query, key_value = model.num_heads * model.head_width, model.kv_heads * model.head_width
+    query, key_value = _head_sections(model)
     attention = (
         Parameter(f"{name}.input_layernorm.weight", (hidden,)),
-        Parameter(f"{name}.self_attn.q_proj.weight", (query, hidden), 0),
-        Parameter(f"{name}.self_attn.k_proj.weight", (key_value, hidden), 0),
-        Parameter(f"{name}.self_attn.v_proj.weight", (key_value, hidden), 0),
-        Parameter(f"{name}.self_attn.o_proj.weight", (hidden, query), 1),
+        Parameter(f"{name}.self_attn.q_proj.weight", (query.length, hidden), 0, (query,)),
+        Parameter(f"{name}.self_attn.k_proj.weight", (key_value.length, hidden), 0, (key_value,)),
+        Parameter(f"{name}.self_attn.v_proj.weight", (key_value.length, hidden), 0, (key_value,)),
+        Parameter(f"{name}.self_attn.o_proj.weight", (hidden, query.length), 1, (query,)),
         Parameter(f"{name}.post_attention_layernorm.weight", (hidden,)),
     )
     if model.num_experts is None:
@@ -93,13 +117,14 @@ def _llama_block(model: ModelSpec, block: int) -> tuple[Parameter, ...]:
 def _gpt_block(model: ModelSpec, block: int) -> tuple[Parameter, ...]:
     """GPT-2's matrices are stored (in, out)."""
     name, hidden, ffn = f"transformer.h.{block}", model.hidden_size, model.ffn_hidden_size
-    width = model.num_heads * model.head_width
-    qkv = width + 2 * model.kv_heads * model.head_width
+    query, key_value = _head_sections(model)
+    joined = (query, key_value, key_value)
+    width = sum(section.length for section in joined)
     return (
         *_layer_norm(f"{name}.ln_1", model),
-        Parameter(f"{name}.attn.c_attn.weight", (hidden, qkv), 1),
-        Parameter(f"{name}.attn.c_attn.bias", (qkv,), 0),
-        Parameter(f"{name}.attn.c_proj.weight", (width, hidden), 0),
+        Parameter(f"{name}.attn.c_attn.weight", (hidden, width), 1, joined),
+        Parameter(f"{name}.attn.c_attn.bias", (width,), 0, joined),
+        Parameter(f"{name}.attn.c_proj.weight", (query.length, hidden), 0, (query,)),
         Parameter(f"{name}.attn.c_proj.bias", (hidden,)),
         *_layer_norm(f"{name}.ln_2", model),
         Parameter(f"{name}.mlp.c_fc.weight", (hidden, ffn), 1),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from polyreme.layout.instances import instances
-from polyreme.layout.layers import Parameter, parameters
+from polyreme.layout.layers import Parameter, Section, parameters
 from polyreme.specs.model import ModelSpec
 from polyreme.specs.plan import Plan
 
@@ -53,24 +53,30 @@ def interval(size: int, parts: int, index: int) -> tuple[int, int]:
     return start, start + base + (index < extra)
 
 
-def shard(parameter: Parameter, tp: int, index: int) -> Shard:
-    """What tensor rank `index` of `tp` holds of a parameter."""
+def shards(parameter: Parameter, tp: int, index: int) -> tuple[Shard, ...]:
+    """What tensor rank `index` of `tp` holds of a parameter: its part of every section, in order."""
     if parameter.tp_dim is None or tp == 1:
-        return Shard(parameter.name, parameter.tp_dim, 0, _length(parameter))
-    start, stop = interval(parameter.shape[parameter.tp_dim], tp, index)
-    return Shard(parameter.name, parameter.tp_dim, start, stop)
+        return (Shard(parameter.name, parameter.tp_dim, 0, parameter.length),)
+    found, first = [], 0
+    for section in parameter.sections or (Section(parameter.length),):
+        start, stop = interval(section.length // section.granule, tp, index)
+        found.append(
+            Shard(parameter.name, parameter.tp_dim, first + start * section.granule, first + stop * section.granule)
+        )
+        first += section.length
+    return tuple(found)
 
 
-def holders(plan: Plan, model: ModelSpec) -> dict[str, dict[int, Shard]]:
-    """Parameter name -> rank -> the shard that it holds. A parameter of two layers is held by the ranks of both."""
-    found: dict[str, dict[int, Shard]] = defaultdict(dict)
+def holders(plan: Plan, model: ModelSpec) -> dict[str, dict[int, tuple[Shard, ...]]]:
+    """Parameter name -> rank -> what it holds. A parameter of two layers is held by the ranks of both."""
+    found: dict[str, dict[int, tuple[Shard, ...]]] = defaultdict(dict)
     for instance in instances(plan):
         for index, stage in enumerate(instance.pipeline.stages):
             for layer in range(*stage.layers):
                 for parameter in parameters(model, layer):
                     for group, ranks in instance.groups(index):
                         for position, rank in enumerate(ranks):
-                            found[parameter.name][rank] = shard(parameter, group.tp, position % group.tp)
+                            found[parameter.name][rank] = shards(parameter, group.tp, position % group.tp)
     return dict(found)
 
 
@@ -79,11 +85,15 @@ def atoms(plan: Plan, model: ModelSpec) -> tuple[Atom, ...]:
     held, found = holders(plan, model), []
     by_name = {p.name: p for layer in range(plan.num_layers) for p in parameters(model, layer)}
     for name in reversed(by_name):
-        parameter, shards = by_name[name], held[name]
-        cuts = sorted({edge for shard in shards.values() for edge in (shard.start, shard.stop)})
+        parameter, of_ranks = by_name[name], held[name]
+        cuts = sorted({edge for each in of_ranks.values() for shard in each for edge in (shard.start, shard.stop)})
         for start, stop in pairwise(cuts):
-            owners = tuple(sorted(rank for rank, s in shards.items() if s.start <= start and stop <= s.stop))
-            elements = parameter.num_elements * (stop - start) // _length(parameter)
+            owners = tuple(
+                sorted(
+                    rank for rank, each in of_ranks.items() if any(s.start <= start and stop <= s.stop for s in each)
+                )
+            )
+            elements = parameter.num_elements * (stop - start) // parameter.length
             found.append(Atom(Shard(name, parameter.tp_dim, start, stop), elements, owners))
     return tuple(found)
 
@@ -95,7 +105,3 @@ def buckets(plan: Plan, model: ModelSpec) -> tuple[Bucket, ...]:
         if len(atom.owners) > 1:
             grouped[atom.owners].append(atom)
     return tuple(Bucket(owners, tuple(members)) for owners, members in grouped.items())
-
-
-def _length(parameter: Parameter) -> int:
-    return parameter.shape[parameter.tp_dim or 0]

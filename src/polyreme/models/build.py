@@ -6,33 +6,53 @@ pipelines that cut the model differently start from bitwise the same weights.
 
 import hashlib
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from polyreme.errors import InputError
-from polyreme.layout.layers import layer_kind, num_layers, parameters
+from polyreme.layout.layers import Parameter, layer_kind, num_layers, parameters
+from polyreme.layout.owners import Shard, shards
 from polyreme.models.llama import Block, Embedding, Head, rotation_table
-from polyreme.specs.fields import LayerKind
+from polyreme.models.recompute import recomputed
+from polyreme.models.tensor_parallel import TensorGroup
+from polyreme.specs.fields import LayerKind, Recompute
 from polyreme.specs.model import ModelFamily, ModelSpec
 
 INITIAL_STD = 0.02
+ACCUMULATED = torch.float32
+"""Least dtype in which gradients add up over microbatches, whatever the weights are."""
 
 
 class StageLayers(nn.Module):
-    """Layers [start, stop) of a model. `named` maps global parameter names to the parameters held."""
+    """Layers [start, stop) of a model, for one tensor rank. `named` maps global parameter names to what is held.
 
-    def __init__(self, model: ModelSpec, start: int, stop: int, seed: int, dtype: torch.dtype = torch.float32) -> None:
+    `shared` names parameters that the worker's other stages hold already: a tied embedding is one tensor on a worker.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        start: int,
+        stop: int,
+        seed: int,
+        dtype: torch.dtype = torch.float32,
+        ranks: TensorGroup = TensorGroup(),  # noqa: B008 - frozen
+        recompute: Recompute = Recompute.NONE,
+        shared: Mapping[str, nn.Parameter] | None = None,
+    ) -> None:
         super().__init__()
         check_runnable(model)
         self.model, self.start, self.stop, self.dtype = model, start, stop, dtype
+        self.ranks, self.recompute = ranks, recompute
         with torch.device("meta"):
-            self.layers = nn.ModuleList([_empty_layer(model, layer) for layer in range(start, stop)])
+            self.layers = nn.ModuleList([_empty_layer(model, layer, ranks) for layer in range(start, stop)])
         self.to_empty(device="cpu")
         self.to(dtype)
         self.named: dict[str, nn.Parameter] = {}
         for layer, module in zip(range(start, stop), self.layers, strict=True):
-            self._name_parameters(layer, module, seed)
+            self._name_parameters(layer, module, seed, shared or {})
         self._rotations: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
@@ -41,11 +61,12 @@ class StageLayers(nn.Module):
         return self.stop == num_layers(self.model)
 
     def forward(self, value: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Token ids or hidden states [sequences, tokens(, hidden)] -> hidden states, or the head's summed loss."""
-        rotation = self._rotation(value.shape[1])
+        """Token ids [sequences, tokens] or hidden states [sequences, own tokens, hidden] -> hidden states of the same
+        shape, or the head's summed loss."""
+        rotation = self._rotation(value.shape[1] * (self.ranks.size if value.is_floating_point() else 1))
         for layer in self.layers:
             if isinstance(layer, Block):
-                value = layer(value, rotation)
+                value = recomputed(layer, self.recompute, value, rotation)
             elif isinstance(layer, Head):
                 value = layer(value, labels)
             else:
@@ -57,15 +78,22 @@ class StageLayers(nn.Module):
             self._rotations = {num_tokens: rotation_table(self.model, num_tokens, self.dtype)}
         return self._rotations[num_tokens]
 
-    def _name_parameters(self, layer: int, module: nn.Module, seed: int) -> None:
+    def _name_parameters(self, layer: int, module: nn.Module, seed: int, shared: Mapping[str, nn.Parameter]) -> None:
         """Name and initialise a layer's parameters, in layout's order; a tied head takes the embedding's."""
         for expected, parameter in zip(parameters(self.model, layer), module.parameters(), strict=True):
-            assert tuple(parameter.shape) == expected.shape, f"{expected.name}: {parameter.shape}, not {expected.shape}"
-            if expected.name in self.named and isinstance(module, Head):
-                module.lm_head.weight = self.named[expected.name]
+            held = self.named.get(expected.name, shared.get(expected.name))
+            if held is None:
+                parts = shards(expected, self.ranks.size, self.ranks.index)
+                initialise(parameter, expected, parts, seed, self.model.num_layers)
+                if parameter.dtype.itemsize < ACCUMULATED.itemsize:
+                    parameter.grad_dtype = ACCUMULATED
+                held = parameter
+            elif isinstance(module, Head):
+                module.lm_head.weight = held
             else:
-                initialise(parameter, expected.name, seed, self.model.num_layers)
-                self.named[expected.name] = parameter
+                assert isinstance(module, Embedding), f"{expected.name} is tied to something else"
+                module.embed_tokens.weight = held
+            self.named[expected.name] = held
 
 
 def check_runnable(model: ModelSpec) -> None:
@@ -81,28 +109,34 @@ def check_runnable(model: ModelSpec) -> None:
         raise InputError.single(f"model {model.name}", "; ".join(problems))
 
 
-def initialise(parameter: Tensor, name: str, seed: int, num_blocks: int) -> None:
-    """Fill in place: norms with 1, matrices from N(0, 0.02), those that write to the residual stream scaled down.
-
-    The scale 1 / sqrt(2 * blocks) is that of Radford et al. (GPT-2, 2019), section 2.3.
-    """
+def initialise(parameter: Tensor, whole: Parameter, parts: Sequence[Shard], seed: int, num_blocks: int) -> None:
+    """Fill the held parts in place: norms with 1, matrices from N(0, 0.02), those that write to the residual stream
+    scaled down by 1 / sqrt(2 * blocks) (Radford et al., GPT-2, 2019, section 2.3)."""
     with torch.no_grad():
         if parameter.dim() == 1:
             parameter.fill_(1.0)
             return
-        generator = torch.Generator().manual_seed(_seed_of(seed, name))
-        residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+        generator = torch.Generator().manual_seed(_seed_of(seed, whole.name))
+        residual = whole.name.endswith(("o_proj.weight", "down_proj.weight"))
         std = INITIAL_STD / math.sqrt(2 * num_blocks) if residual else INITIAL_STD
-        values = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
-        parameter.copy_(values)
+        values = torch.empty(whole.shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
+        parameter.copy_(held_part(values, parts))
+
+
+def held_part(whole: Tensor, parts: Sequence[Shard]) -> Tensor:
+    """What a rank that holds `parts` has of a whole parameter."""
+    if parts[0].dim is None:
+        return whole
+    dim = parts[0].dim
+    return torch.cat([whole.narrow(dim, part.start, part.stop - part.start) for part in parts], dim)
 
 
 def _seed_of(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest(), "little")
 
 
-def _empty_layer(model: ModelSpec, layer: int) -> nn.Module:
+def _empty_layer(model: ModelSpec, layer: int, ranks: TensorGroup) -> nn.Module:
     kind = layer_kind(model, layer)
     if kind is LayerKind.EMBEDDING:
-        return Embedding(model)
-    return Head(model) if kind is LayerKind.HEAD else Block(model)
+        return Embedding(model, ranks)
+    return Head(model, ranks) if kind is LayerKind.HEAD else Block(model, ranks)

@@ -4,4 +4,9 @@ import torch
 
 from polyreme.specs.fields import Precision
 
-DTYPES = {Precision.FP32: torch.float32, Precision.FP64: torch.float64}
+DTYPES = {
+    Precision.FP64: torch.float64,
+    Precision.FP32: torch.float32,
+    Precision.BF16: torch.bfloat16,
+    Precision.FP16: torch.float16,
+}

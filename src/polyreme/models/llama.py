@@ -1,5 +1,7 @@
 """Llama layers: embedding, block (RMSNorm, rotary positions, grouped-query attention, SwiGLU), head with loss.
 
+Each is built for one tensor rank and holds its part of every matrix; hidden states come and go cut by tokens.
+
 Touvron et al., arXiv 2302.13971; rotary positions: Su et al., arXiv 2104.09864, in the half-split form that
 Hugging Face weights use; SwiGLU: Shazeer, arXiv 2002.05202.
 """
@@ -8,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from polyreme.layout.owners import interval
+from polyreme.models.tensor_parallel import TensorGroup, gather_tokens, scatter_sum, sharded_cross_entropy
 from polyreme.specs.model import ModelSpec
 
 IGNORED_LABEL = -100
@@ -30,9 +34,12 @@ class RMSNorm(nn.Module):
 class Attention(nn.Module):
     """Causal self-attention with rotary positions; several query heads share one key/value head."""
 
-    def __init__(self, model: ModelSpec) -> None:
+    def __init__(self, model: ModelSpec, ranks: TensorGroup) -> None:
         super().__init__()
-        self.num_heads, self.kv_heads, self.head_width = model.num_heads, model.kv_heads, model.head_width
+        self.ranks = ranks
+        first, last = interval(model.kv_heads, ranks.size, ranks.index)
+        self.kv_heads, self.head_width = last - first, model.head_width
+        self.num_heads = self.kv_heads * (model.num_heads // model.kv_heads)
         query, key_value = self.num_heads * self.head_width, self.kv_heads * self.head_width
         self.q_proj = nn.Linear(model.hidden_size, query, bias=False)
         self.k_proj = nn.Linear(model.hidden_size, key_value, bias=False)
@@ -40,7 +47,8 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(query, model.hidden_size, bias=False)
 
     def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        """[sequences, tokens, hidden] -> same shape."""
+        """[sequences, own tokens, hidden] -> same shape."""
+        hidden = gather_tokens(hidden, self.ranks)
         sequences, tokens, _ = hidden.shape
         query = self.q_proj(hidden).view(sequences, tokens, self.num_heads, self.head_width).transpose(1, 2)
         key = self.k_proj(hidden).view(sequences, tokens, self.kv_heads, self.head_width).transpose(1, 2)
@@ -52,47 +60,54 @@ class Attention(nn.Module):
             is_causal=True,
             enable_gqa=self.num_heads != self.kv_heads,
         )
-        out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(sequences, tokens, -1))
-        return out
+        return scatter_sum(self.o_proj(mixed.transpose(1, 2).reshape(sequences, tokens, -1)), self.ranks)
 
 
 class SwiGLU(nn.Module):
     """down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, model: ModelSpec) -> None:
+    def __init__(self, model: ModelSpec, ranks: TensorGroup) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(model.hidden_size, model.ffn_hidden_size, bias=False)
-        self.up_proj = nn.Linear(model.hidden_size, model.ffn_hidden_size, bias=False)
-        self.down_proj = nn.Linear(model.ffn_hidden_size, model.hidden_size, bias=False)
+        self.ranks = ranks
+        first, last = interval(model.ffn_hidden_size, ranks.size, ranks.index)
+        self.gate_proj = nn.Linear(model.hidden_size, last - first, bias=False)
+        self.up_proj = nn.Linear(model.hidden_size, last - first, bias=False)
+        self.down_proj = nn.Linear(last - first, model.hidden_size, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[..., hidden] -> [..., hidden]."""
-        out: Tensor = self.down_proj(functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
-        return out
+        """[sequences, own tokens, hidden] -> same shape."""
+        hidden = gather_tokens(hidden, self.ranks)
+        return scatter_sum(self.down_proj(functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden)), self.ranks)
 
 
 class Embedding(nn.Module):
-    """Token ids to vectors."""
+    """Token ids to vectors; a rank holds the rows of its part of the vocabulary."""
 
-    def __init__(self, model: ModelSpec) -> None:
+    def __init__(self, model: ModelSpec, ranks: TensorGroup) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(model.vocab_size, model.hidden_size)
+        self.ranks = ranks
+        self.first, self.last = interval(model.vocab_size, ranks.size, ranks.index)
+        self.embed_tokens = nn.Embedding(self.last - self.first, model.hidden_size)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """[sequences, tokens] ids -> [sequences, tokens, hidden]."""
-        out: Tensor = self.embed_tokens(tokens)
-        return out
+        """[sequences, tokens] ids -> [sequences, own tokens, hidden]."""
+        if self.ranks.size == 1:
+            out: Tensor = self.embed_tokens(tokens)
+            return out
+        own = (tokens >= self.first) & (tokens < self.last)
+        vectors = self.embed_tokens(torch.where(own, tokens - self.first, 0)) * own.unsqueeze(-1)
+        return scatter_sum(vectors, self.ranks)
 
 
 class Block(nn.Module):
     """One transformer block: attention and SwiGLU, each behind a norm and added to its input."""
 
-    def __init__(self, model: ModelSpec) -> None:
+    def __init__(self, model: ModelSpec, ranks: TensorGroup) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(model.hidden_size, model.norm_eps)
-        self.self_attn = Attention(model)
+        self.self_attn = Attention(model, ranks)
         self.post_attention_layernorm = RMSNorm(model.hidden_size, model.norm_eps)
-        self.mlp = SwiGLU(model)
+        self.mlp = SwiGLU(model, ranks)
 
     def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """[sequences, tokens, hidden] -> same shape."""
@@ -104,18 +119,18 @@ class Block(nn.Module):
 class Head(nn.Module):
     """Final norm, output matrix and the summed cross entropy of the labels that count."""
 
-    def __init__(self, model: ModelSpec) -> None:
+    def __init__(self, model: ModelSpec, ranks: TensorGroup) -> None:
         super().__init__()
+        self.ranks = ranks
+        self.first, last = interval(model.vocab_size, ranks.size, ranks.index)
         self.norm = RMSNorm(model.hidden_size, model.norm_eps)
-        self.lm_head = nn.Linear(model.hidden_size, model.vocab_size, bias=False)
+        self.lm_head = nn.Linear(model.hidden_size, last - self.first, bias=False)
 
     def forward(self, hidden: Tensor, labels: Tensor) -> Tensor:
-        """[sequences, tokens, hidden] and labels [sequences, tokens] -> sum of losses, a scalar of at least fp32."""
-        logits = self.lm_head(self.norm(hidden))
+        """[sequences, own tokens, hidden], labels [sequences, tokens] -> sum of losses, a scalar of at least fp32."""
+        logits = self.lm_head(gather_tokens(self.norm(hidden), self.ranks))
         precise = logits if logits.dtype is torch.float64 else logits.float()
-        return functional.cross_entropy(
-            precise.flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
-        )
+        return sharded_cross_entropy(precise.flatten(0, 1), labels.flatten(), self.first, IGNORED_LABEL, self.ranks)
 
 
 def rotation_table(model: ModelSpec, num_tokens: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -5,22 +5,32 @@ from collections.abc import Mapping
 import torch
 
 from polyreme.drivers.base import MemoryLedger
+from polyreme.models.build import ACCUMULATED
 from polyreme.specs.job import AdamW
 
 
 class Updater:
-    """Holds weights, gradients and moments of a worker on its device. OutOfDeviceMemoryError if too many."""
+    """Holds weights, gradients, masters and moments of a worker on its device. OutOfDeviceMemoryError if too many.
+
+    16-bit weights have masters in fp32, which are what is updated (Micikevicius et al., arXiv 1710.03740, section 3.1).
+    """
 
     def __init__(self, settings: AdamW, parameters: Mapping[str, torch.nn.Parameter], memory: MemoryLedger) -> None:
-        held_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters.values())
+        self.parameters = list(parameters.values())
+        self.masters = [
+            one.detach().to(ACCUMULATED) if one.dtype.itemsize < ACCUMULATED.itemsize else one
+            for one in self.parameters
+        ]
+        held_bytes = sum(one.numel() * one.element_size() for one in self.parameters)
+        master_bytes = sum(one.numel() * one.element_size() for one in self.masters)
         memory.hold("weights", held_bytes)
-        memory.hold("gradients", held_bytes)
-        memory.hold("optimizer", 2 * held_bytes)
-        matrices = [parameter for parameter in parameters.values() if parameter.dim() > 1]
-        vectors = [parameter for parameter in parameters.values() if parameter.dim() <= 1]
+        memory.hold("gradients", master_bytes)
+        memory.hold("optimizer", 2 * master_bytes)
+        if any(master is not one for master, one in zip(self.masters, self.parameters, strict=True)):
+            memory.hold("master_weights", master_bytes)
         groups = [
-            {"params": matrices, "weight_decay": settings.weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
+            {"params": [one for one in self.masters if one.dim() > 1], "weight_decay": settings.weight_decay},
+            {"params": [one for one in self.masters if one.dim() <= 1], "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(
             [group for group in groups if group["params"]],
@@ -29,7 +39,23 @@ class Updater:
             eps=settings.eps,
         )
 
-    def step(self) -> None:
-        """Update all parameters from their gradients, then forget the gradients."""
+    def step(self, learning_rate: float, scale: float = 1.0) -> None:
+        """Update all parameters from their gradients times `scale`, then forget the gradients."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            if parameter.grad is not None and scale != 1.0:
+                parameter.grad.mul_(scale)
+            if master is not parameter:
+                master.grad = parameter.grad
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for parameter, master in zip(self.parameters, self.masters, strict=True):
+                if master is not parameter:
+                    parameter.copy_(master)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the gradients without using them."""
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            parameter.grad = master.grad = None

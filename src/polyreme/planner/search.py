@@ -9,11 +9,14 @@ from polyreme.planner.assemble import Candidate, Question, assemble
 from polyreme.planner.infeasible import explain_limits, explain_memory, explain_nothing_usable
 from polyreme.planner.partition import Cap, Partition, PartitionSearch
 from polyreme.planner.space import Group, LeftOut, Space, linked, make_groups, microbatch_sizes
-from polyreme.specs.fields import Objective
+from polyreme.specs.fields import Objective, ScheduleName
 from polyreme.units import HOUR_S
 
 FINALISTS = 3
 """Candidates whose order is decided by replay: the closed form leaves out how messages and unequal stages interlock."""
+
+SEARCHED = (ScheduleName.ONE_F_ONE_B, ScheduleName.GPIPE)
+"""Schedules whose memory follows from the stages behind a stage, which the partition search needs to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,13 @@ class Found:
 
 def search(question: Question) -> Found:
     """The best plan of the space. InfeasibleError says which limit binds; InputError if a figure is missing."""
+    if question.schedule not in SEARCHED:
+        raise InputError.single(
+            "job",
+            f"plans with schedule {question.schedule} are not searched yet",
+            path="schedule",
+            fix=f"use {' or '.join(SEARCHED)}, or write the schedule into a plan",
+        )
     groups, left_out = make_groups(question.costs, question.job.limits.memory_fraction)
     if not groups:
         raise explain_nothing_usable(question, left_out)

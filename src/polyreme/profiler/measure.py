@@ -108,7 +108,7 @@ def _time_once(case: _Case, model: ModelSpec, num_tokens: int, pause_s: float, *
     start = time.thread_time()
     case.stage.backward(0, gradient)
     times += [start, time.thread_time()]
-    case.updater.step()
+    case.updater.step(AdamW().learning_rate)
     times.append(time.thread_time())
     if keep:
         case.forward_s.append((times[1] - times[0]) / case.num_timed)

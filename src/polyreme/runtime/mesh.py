@@ -3,17 +3,20 @@
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
 
+from polyreme.layout.instances import instances
+from polyreme.layout.owners import Bucket
+from polyreme.models.tensor_parallel import TensorGroup
 from polyreme.runtime.addresses import LOOPBACK
+from polyreme.runtime.gradsync import Reduction
+from polyreme.specs.plan import Plan
 
 RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
 EXCHANGE_TIMEOUT = timedelta(minutes=30)
-
-Groups = Mapping[tuple[int, ...], dist.ProcessGroup]
 
 
 def join(rank: int, world_size: int, port: int, listener: socket.socket | None, backend: str) -> None:
@@ -31,13 +34,50 @@ def join(rank: int, world_size: int, port: int, listener: socket.socket | None, 
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=EXCHANGE_TIMEOUT)
 
 
-def reduction_groups(owner_sets: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], dist.ProcessGroup]:
-    """A process group per distinct owner set. Every rank creates every group, in the same order."""
-    groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
-    for owners in owner_sets:
-        if owners not in groups:
-            groups[owners] = dist.new_group(list(owners))
-    return groups
+class GroupMaker:
+    """Process groups by their ranks, each made once. Every rank must ask for all groups, in the same order."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[tuple[int, ...], str | None], dist.ProcessGroup] = {}
+
+    def group(self, ranks: Sequence[int], backend: str | None = None) -> dist.ProcessGroup | None:
+        """The group of `ranks`; None for a single rank, which needs none."""
+        if len(ranks) == 1:
+            return None
+        key = (tuple(ranks), backend)
+        if key not in self._groups:
+            self._groups[key] = dist.new_group(list(ranks), backend=backend)
+        return self._groups[key]
+
+
+def reductions(
+    buckets: Sequence[Bucket], rank: int, backends: Sequence[str], groups: GroupMaker
+) -> dict[int, Reduction]:
+    """How `rank` takes part in the reduction of each bucket; `backends` are those of all ranks' devices."""
+    found = {}
+    for number, bucket in enumerate(buckets):
+        islands: dict[str, list[int]] = {}
+        for owner in bucket.owners:
+            islands.setdefault(backends[owner], []).append(owner)
+        made = {backend: groups.group(members) for backend, members in islands.items()}
+        leaders = groups.group([members[0] for members in islands.values()], "gloo") if len(islands) > 1 else None
+        if rank in bucket.owners:
+            found[number] = Reduction(made[backends[rank]], leaders, islands[backends[rank]][0])
+    return found
+
+
+def tensor_groups(plan: Plan, rank: int, groups: GroupMaker) -> dict[tuple[str, int], TensorGroup]:
+    """(pipeline, stage) -> the tensor ranks that `rank` works with there."""
+    found = {}
+    for instance in instances(plan):
+        for stage in range(instance.num_stages):
+            for group, ranks in instance.groups(stage):
+                for first in range(0, len(ranks), group.tp):
+                    members = ranks[first : first + group.tp]
+                    made = groups.group(members)
+                    if rank in members:
+                        found[instance.name, stage] = TensorGroup(members.index(rank), group.tp, made)
+    return found
 
 
 def leave() -> None:

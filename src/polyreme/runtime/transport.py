@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -16,10 +16,9 @@ from torch import Tensor
 
 from polyreme.errors import WorkerLostError
 from polyreme.runtime.messages import HEADER_BYTES, pack, unpack
+from polyreme.schedules.action import RECEIVES_POSTED
 from polyreme.specs.device import LinkKind
 
-RECEIVES_AHEAD = 2
-"""Receives posted before they are due, so that a message lands while the worker computes."""
 _NS = 10**9
 
 
@@ -44,7 +43,31 @@ class Channel:
         return HEADER_BYTES + torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
-class Sender:
+class Sender(Protocol):
+    """The sending end of a channel."""
+
+    def send(self, step: int, microbatch: int, payload: Tensor) -> None:
+        """Start sending. PeerLostError if the receiver is gone."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until every message has left."""
+        ...
+
+
+class Receiver(Protocol):
+    """The receiving end of a channel."""
+
+    def expect(self, step: int, microbatches: Sequence[int]) -> None:
+        """Say which messages are due next, in order."""
+        ...
+
+    def receive(self, step: int, microbatch: int) -> Tensor:
+        """The payload of the next message. MessageError if it is another one; PeerLostError if the sender is gone."""
+        ...
+
+
+class ChannelSender:
     """The sending end of a channel; keeps each buffer until it has left."""
 
     def __init__(self, channel: Channel, plan_digest: str) -> None:
@@ -76,7 +99,7 @@ class Sender:
             raise lost([self.channel.target], error) from error
 
 
-class Receiver:
+class ChannelReceiver:
     """The receiving end of a channel."""
 
     def __init__(self, channel: Channel, plan_digest: str) -> None:
@@ -108,7 +131,7 @@ class Receiver:
         return payload
 
     def _post(self) -> None:
-        for _ in range(len(self._posted), min(RECEIVES_AHEAD, len(self._due))):
+        for _ in range(len(self._posted), min(RECEIVES_POSTED, len(self._due))):
             buffer = torch.empty(self.channel.num_bytes, dtype=torch.uint8)
             try:
                 work = dist.irecv(buffer, self.channel.source, tag=self.channel.tag)

@@ -7,10 +7,11 @@ import torch
 
 from polyreme.adapters.base import StageModule
 from polyreme.catalog.fleet import Fleet
-from polyreme.layout.boundaries import Transfer, transfers
+from polyreme.layout.boundaries import Box, Transfer, boxes, transfers
 from polyreme.layout.instances import PipelineInstance, instances
-from polyreme.runtime.executor import Place, Wiring
-from polyreme.runtime.transport import Channel, Receiver, Sender
+from polyreme.runtime.executor import Part, Place, Wiring
+from polyreme.runtime.local import LocalChannel
+from polyreme.runtime.transport import Channel, ChannelReceiver, ChannelSender, Receiver, Sender
 from polyreme.schedules.action import Op
 from polyreme.specs.device import LinkKind
 from polyreme.specs.model import ModelSpec
@@ -23,28 +24,24 @@ def wire(
     """Senders and receivers of `rank`. Both ends number channels alike: by walking all boundaries in plan order."""
     wirer = _Wirer(plan, model, fleet, rank, dtype)
     running = instances(plan)
+    num_tokens = plan.batch.tokens_per_sequence
     for instance in running:
         for stage in range(instance.num_stages - 1):
-            for transfer in transfers(instance, stage):
+            for transfer in transfers(instance, stage, num_tokens):
                 wirer.connect(instance, stage, transfer)
+    held = {(one.name, stage): boxes(one, stage, num_tokens) for one in running for stage in range(one.num_stages)}
+    last = frozenset((instance.name, instance.num_stages - 1) for instance in running)
     return Wiring(
         stages=stages,
         senders=wirer.senders,
         receivers=wirer.receivers,
+        shapes={place: _shape(held[place][rank], model) for place in stages},
+        dtype=dtype,
         pipeline_numbers={instance.name: number for number, instance in enumerate(running)},
         first_places=frozenset((instance.name, 0) for instance in running),
-        last_places=frozenset((instance.name, instance.num_stages - 1) for instance in running),
+        last_places=last,
+        counts_loss=frozenset(place for place in stages if place in last and held[place][rank].first_token == 0),
     )
-
-
-def share(instance: PipelineInstance, stage: int, rank: int) -> tuple[int, int]:
-    """Sequences [start, stop) of a microbatch that `rank` works on at `stage`."""
-    start = 0
-    for group, ranks in instance.groups(stage):
-        if rank in ranks:
-            return start, start + group.sequences
-        start += group.sequences
-    raise AssertionError(f"rank {rank} is not on stage {stage} of {instance.name}")
 
 
 def emulated_link(fleet: Fleet, source: str, target: str) -> LinkKind | None:
@@ -55,30 +52,50 @@ def emulated_link(fleet: Fleet, source: str, target: str) -> LinkKind | None:
     return fleet.link(*ends)
 
 
+def _shape(box: Box, model: ModelSpec) -> torch.Size:
+    return torch.Size((box.num_sequences, box.num_tokens, model.hidden_size))
+
+
+def _part(box: Box, held: Box) -> Part:
+    """Where `box` lies in what a rank holds."""
+    return (
+        slice(box.start - held.start, box.stop - held.start),
+        slice(box.first_token - held.first_token, box.last_token - held.first_token),
+    )
+
+
 class _Wirer:
     """Collects the channel ends of one rank; `tag` numbers channels over the whole plan."""
 
     def __init__(self, plan: Plan, model: ModelSpec, fleet: Fleet, rank: int, dtype: torch.dtype) -> None:
         self.plan, self.model, self.fleet, self.rank, self.dtype = plan, model, fleet, rank, dtype
         self.tag = 0
-        self.senders: dict[tuple[Op, Place], list[tuple[Sender, int, int]]] = defaultdict(list)
-        self.receivers: dict[tuple[Op, Place], list[Receiver]] = defaultdict(list)
+        self.senders: dict[tuple[Op, Place], list[tuple[Sender, Part]]] = defaultdict(list)
+        self.receivers: dict[tuple[Op, Place], list[tuple[Receiver, Part]]] = defaultdict(list)
 
     def connect(self, instance: PipelineInstance, stage: int, transfer: Transfer) -> None:
         """Add the two channels of a transfer: activations to the next stage, gradients back."""
-        source, target = transfer.source, transfer.target
         here, there = (instance.name, stage), (instance.name, stage + 1)
-        shape = (transfer.num_sequences, self.plan.batch.tokens_per_sequence, self.model.hidden_size)
-        for start, stop in ((source, target), (target, source)):
-            forward = start == source
-            link = emulated_link(self.fleet, self.plan.workers[start], self.plan.workers[stop])
-            channel = Channel(self.tag, start, stop, shape, self.dtype, link)
+        forward, back = (transfer.source, transfer.target), (transfer.target, transfer.source)
+        num_tokens, box = self.plan.batch.tokens_per_sequence, transfer.box
+        parts = {
+            place: _part(box, boxes(instance, place[1], num_tokens)[rank])
+            for place, rank in zip((here, there), forward, strict=True)
+        }
+        for (start, stop), ops, places in (
+            (forward, (Op.SEND_ACTIVATION, Op.RECV_ACTIVATION), (here, there)),
+            (back, (Op.SEND_GRADIENT, Op.RECV_GRADIENT), (there, here)),
+        ):
+            keys = (ops[0], places[0]), (ops[1], places[1])
             self.tag += 1
+            if self.rank == start == stop:
+                local = LocalChannel()
+                self.senders[keys[0]].append((local, parts[places[0]]))
+                self.receivers[keys[1]].append((local, parts[places[1]]))
+                continue
+            link = emulated_link(self.fleet, self.plan.workers[start], self.plan.workers[stop])
+            channel = Channel(self.tag, start, stop, _shape(box, self.model), self.dtype, link)
             if self.rank == start:
-                first, _ = share(instance, stage if forward else stage + 1, start)
-                key = (Op.SEND_ACTIVATION, here) if forward else (Op.SEND_GRADIENT, there)
-                sender = Sender(channel, self.plan.digest)
-                self.senders[key].append((sender, transfer.start - first, transfer.stop - first))
+                self.senders[keys[0]].append((ChannelSender(channel, self.plan.digest), parts[places[0]]))
             elif self.rank == stop:
-                key = (Op.RECV_ACTIVATION, there) if forward else (Op.RECV_GRADIENT, here)
-                self.receivers[key].append(Receiver(channel, self.plan.digest))
+                self.receivers[keys[1]].append((ChannelReceiver(channel, self.plan.digest), parts[places[1]]))

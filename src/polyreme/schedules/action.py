@@ -1,7 +1,8 @@
 """One action of a worker, and its text form.
 
-`a.1.F3` is the forward of microbatch 3 on stage 1 of pipeline `a`; `REDUCE2` sums gradient bucket 2; `STEP` updates.
-A list of actions per rank prints as one line per rank and parses back to the same list.
+`a.1.F3` is the forward of microbatch 3 on stage 1 of pipeline `a`; `REDUCE2` sums gradient bucket 2; `NORM` takes the
+norm of all gradients over all workers; `STEP` updates. A list of actions per rank prints as one line per rank and
+parses back to the same list.
 """
 
 import re
@@ -10,28 +11,38 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from polyreme.errors import Fault, InputError
+from polyreme.specs.events import Event
 
 
 class Op(StrEnum):
-    """What an action does. The value is its text form."""
+    """What an action does. The value is its text form. B is I and W in one."""
 
     FORWARD = "F"
     BACKWARD = "B"
+    INPUT_GRADIENT = "I"
+    WEIGHT_GRADIENT = "W"
     SEND_ACTIVATION = "SA"
     RECV_ACTIVATION = "RA"
     SEND_GRADIENT = "SG"
     RECV_GRADIENT = "RG"
     REDUCE = "REDUCE"
+    NORM = "NORM"
     STEP = "STEP"
 
 
-COMPUTE_OPS = frozenset({Op.FORWARD, Op.BACKWARD})
+COMPUTE_OPS = frozenset({Op.FORWARD, Op.BACKWARD, Op.INPUT_GRADIENT, Op.WEIGHT_GRADIENT})
 SEND_OPS = frozenset({Op.SEND_ACTIVATION, Op.SEND_GRADIENT})
 RECV_OPS = frozenset({Op.RECV_ACTIVATION, Op.RECV_GRADIENT})
+WHOLE_WORKER_OPS = frozenset({Op.REDUCE, Op.NORM, Op.STEP})
+RECEIVED_AS = {Op.SEND_ACTIVATION: (Op.RECV_ACTIVATION, 1), Op.SEND_GRADIENT: (Op.RECV_GRADIENT, -1)}
+"""Send op -> the op that receives it, and how many stages further that is."""
+
+RECEIVES_POSTED = 2
+"""Receives that a worker keeps posted per boundary and direction: so far can a sender be ahead without waiting."""
 
 
 class Action(NamedTuple):
-    """(op, pipeline, stage, microbatch). For REDUCE, `stage` is the bucket; REDUCE and STEP have no pipeline."""
+    """(op, pipeline, stage, microbatch). For REDUCE, `stage` is the bucket; REDUCE, NORM and STEP have no pipeline."""
 
     op: Op
     pipeline: str = ""
@@ -39,30 +50,39 @@ class Action(NamedTuple):
     microbatch: int = 0
 
     def __str__(self) -> str:
-        if self.op is Op.STEP:
-            return "STEP"
+        if self.op in (Op.STEP, Op.NORM):
+            return str(self.op)
         if self.op is Op.REDUCE:
             return f"REDUCE{self.stage}"
         return f"{self.pipeline}.{self.stage}.{self.op}{self.microbatch}"
+
+
+def recorded_action(event: Event, pipelines: Sequence[str]) -> Action:
+    """The action that an event records; `pipelines` are the running ones, one without a name goes by its number."""
+    op = Op(event.op)
+    if op in WHOLE_WORKER_OPS:
+        return Action(op, stage=event.stage if op is Op.REDUCE else 0)
+    name = pipelines[event.pipeline] if event.pipeline < len(pipelines) else f"p{event.pipeline}"
+    return Action(op, name, event.stage, event.microbatch)
 
 
 ActionLists = Mapping[int, Sequence[Action]]
 """Rank -> what it does, in order."""
 
 HEADER = "# polyreme.actions/1"
-_STAGED = re.compile(r"([A-Za-z0-9_@-]+)\.(\d{1,7})\.(F|B|SA|RA|SG|RG)(\d{1,9})", re.ASCII)
+_STAGED = re.compile(r"([A-Za-z0-9_@-]+)\.(\d{1,7})\.(F|B|I|W|SA|RA|SG|RG)(\d{1,9})", re.ASCII)
 _REDUCE = re.compile(r"REDUCE(\d{1,7})", re.ASCII)
 
 
 def parse_action(text: str) -> Action:
     """The action that `text` names. ValueError if it names none."""
-    if text == "STEP":
-        return Action(Op.STEP)
+    if text in (Op.STEP, Op.NORM):
+        return Action(Op(text))
     if match := _REDUCE.fullmatch(text):
         return Action(Op.REDUCE, stage=int(match[1]))
     if match := _STAGED.fullmatch(text):
         return Action(Op(match[3]), match[1], int(match[2]), int(match[4]))
-    raise ValueError(f"{text!r} is no action; one looks like a.1.F3, REDUCE2 or STEP")
+    raise ValueError(f"{text!r} is no action; one looks like a.1.F3, REDUCE2, NORM or STEP")
 
 
 def print_actions(lists: ActionLists) -> str:

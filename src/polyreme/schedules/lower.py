@@ -1,57 +1,71 @@
-"""Lowering: from the computing order of each stage to everything a worker does, messages and update included."""
+"""Lowering: from the computing order of each place to everything a worker does, messages and update included."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
-from polyreme.errors import InputError
-from polyreme.layout.instances import PipelineInstance, instances, stages_of
+from polyreme.layout.instances import PipelineInstance, instances
 from polyreme.layout.owners import Bucket
 from polyreme.schedules.action import Action, Op
-from polyreme.schedules.generate import stage_order
-from polyreme.specs.fields import ScheduleName
-from polyreme.specs.plan import Plan
+from polyreme.schedules.generate import computing_orders
+from polyreme.schedules.greedy import Work
+from polyreme.specs.plan import Plan, Schedule, StageTime
 
 
 def lower(plan: Plan, buckets: tuple[Bucket, ...]) -> dict[int, list[Action]]:
-    """Action list of every rank of a plan for one step. InputError for a schedule that cannot be generated."""
+    """Action list of every rank of a plan for one step. InputError for a schedule that its stages do not fit."""
     lists: dict[int, list[Action]] = {rank: [] for rank in range(len(plan.workers))}
     for instance in instances(plan):
-        for stage in range(instance.num_stages):
-            computing = _stage_actions(instance, stage)
-            for rank in instance.ranks(stage):
-                if lists[rank]:
-                    held = [(one.name, number) for one, number in stages_of(plan, rank)]
-                    problem = f"rank {rank} holds several stages: {held}"
-                    raise InputError.single("plan", problem, fix="give every worker one stage")
+        places = instance.places()
+        for (_, ranks), computing in zip(places, _place_actions(instance), strict=True):
+            for rank in ranks:
                 lists[rank] = list(computing)
     for index, bucket in enumerate(buckets):
         for rank in bucket.owners:
             lists[rank].append(Action(Op.REDUCE, stage=index))
     for actions in lists.values():
-        actions.append(Action(Op.STEP))
+        actions += [Action(Op.NORM), Action(Op.STEP)]
     return lists
 
 
-def _stage_actions(instance: PipelineInstance, stage: int) -> tuple[Action, ...]:
+def forward_only(actions: Sequence[Action]) -> list[Action]:
+    """The forwards of a rank's list and their messages, in order: its part of an evaluation."""
+    return [a for a in actions if a.op in (Op.FORWARD, Op.SEND_ACTIVATION, Op.RECV_ACTIVATION)]
+
+
+def _place_actions(instance: PipelineInstance) -> tuple[tuple[Action, ...], ...]:
     pipeline = instance.pipeline
-    if pipeline.schedule.name == "list":
-        raise InputError.single("plan", "schedule list is not supported yet", path=f"pipelines.{pipeline.name}")
-    return _with_messages(pipeline.schedule.name, instance.name, instance.num_stages, stage, pipeline.microbatches)
+    listed = pipeline.schedule.name == "list"
+    times = tuple(stage.time_s for stage in pipeline.stages) if listed else ()
+    places = tuple(stages for stages, _ in instance.places())
+    return _lowered(pipeline.schedule, instance.name, places, times, pipeline.microbatches)
 
 
 @lru_cache(maxsize=256)
-def _with_messages(
-    schedule: ScheduleName, name: str, num_stages: int, stage: int, num_microbatches: int
-) -> tuple[Action, ...]:
-    """A stage's computes with the messages between them. Kept: a search lowers many plans of one depth."""
-    first, last = stage == 0, stage == num_stages - 1
+def _lowered(
+    schedule: Schedule,
+    name: str,
+    places: tuple[tuple[int, ...], ...],
+    times: tuple[StageTime, ...],
+    num_microbatches: int,
+) -> tuple[tuple[Action, ...], ...]:
+    """Every place's computes with the messages between them. Kept: a search lowers many plans of one depth."""
+    num_stages = sum(map(len, places))
+    known = times or (StageTime(f=1.0, i=1.0, w=1.0),) * num_stages
+    orders = computing_orders(schedule, places, known, num_microbatches)
+    return tuple(with_messages(order, name, num_stages - 1) for order in orders)
+
+
+def with_messages(order: Sequence[Work], name: str, last: int) -> tuple[Action, ...]:
+    """A place's computes in pipeline `name`, whose last stage is `last`, with the messages between them."""
     actions: list[Action] = []
-    for op, microbatch in stage_order(schedule, num_stages, stage, num_microbatches):
+    for op, stage, microbatch in order:
         forward = op is Op.FORWARD
-        if not (first if forward else last):
+        crosses = op is not Op.WEIGHT_GRADIENT
+        if crosses and stage != (0 if forward else last):
             receive = Op.RECV_ACTIVATION if forward else Op.RECV_GRADIENT
             actions.append(Action(receive, name, stage, microbatch))
         actions.append(Action(op, name, stage, microbatch))
-        if not (last if forward else first):
+        if crosses and stage != (last if forward else 0):
             send = Op.SEND_ACTIVATION if forward else Op.SEND_GRADIENT
             actions.append(Action(send, name, stage, microbatch))
     return tuple(actions)

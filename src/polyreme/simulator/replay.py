@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from polyreme.schedules.action import RECV_OPS, Action, ActionLists, Op
+from polyreme.schedules.action import RECEIVED_AS, RECV_OPS, Action, ActionLists, Op
 from polyreme.specs.plan import StageTime
 
 Place = tuple[str, int]
@@ -23,23 +23,30 @@ class Timed(NamedTuple):
     stop_s: float
 
 
+class Crossing(NamedTuple):
+    """A message from `source` at a stage to `target` at the next: seconds on the link, then its latency, each way."""
+
+    source: int
+    target: int
+    occupancy_s: float
+    latency_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """Durations of everything in a step. `boundary_s` is (occupancy, latency) of the link after a stage, each way."""
+    """Durations of everything in a step. `crossings` are the messages over the boundary after a stage."""
 
     stage: Mapping[Place, StageTime]
-    boundary_s: Mapping[Place, tuple[float, float]]
+    crossings: Mapping[Place, Sequence[Crossing]]
     reduce_s: Sequence[float]
     reduce_owners: Sequence[Sequence[int]]
+    norm_s: float
     update_s: Mapping[int, float]
-
-
-_RECEIVED_AS = {Op.SEND_ACTIVATION: (Op.RECV_ACTIVATION, 1), Op.SEND_GRADIENT: (Op.RECV_GRADIENT, -1)}
 
 
 def replay(lists: ActionLists, costs: StepCosts) -> dict[int, list[Timed]]:
     """Start and stop of every action of every rank. ValueError if the lists deadlock."""
-    step = _Step(costs)
+    step = _Step(costs, len(lists))
     position = dict.fromkeys(lists, 0)
     done: dict[int, list[Timed]] = {rank: [] for rank in lists}
     moved = True
@@ -56,58 +63,93 @@ def replay(lists: ActionLists, costs: StepCosts) -> dict[int, list[Timed]]:
     return done
 
 
-class _Step:
-    """Messages under way and reductions that wait. Mailboxes are named by the receiving op and stage."""
+_ALL = -1
+"""Number under which the norm meets, which all workers enter like a bucket that all of them own."""
 
-    def __init__(self, costs: StepCosts) -> None:
+
+class _Step:
+    """Messages under way and reductions that wait. Mailboxes are named by receiving op, pipeline, stage and rank."""
+
+    def __init__(self, costs: StepCosts, num_ranks: int) -> None:
         self.costs = costs
-        self.forward_s = {place: time.f for place, time in costs.stage.items()}
-        self.backward_s = {place: time.backward_s for place, time in costs.stage.items()}
-        self.mailboxes: dict[tuple[Op, str, int], deque[float]] = defaultdict(deque)
-        self.link_free: dict[tuple[Op, str, int], float] = defaultdict(float)
+        self.seconds = {
+            Op.FORWARD: {place: time.f for place, time in costs.stage.items()},
+            Op.BACKWARD: {place: time.backward_s for place, time in costs.stage.items()},
+            Op.INPUT_GRADIENT: {place: time.i for place, time in costs.stage.items()},
+            Op.WEIGHT_GRADIENT: {place: time.w for place, time in costs.stage.items()},
+        }
+        self.mailboxes: dict[tuple[Op, str, int, int], deque[float]] = defaultdict(deque)
+        self.link_free: dict[tuple[Op, str, int, int, int], float] = defaultdict(float)
+        self.meetings = [
+            (len(owners), seconds) for owners, seconds in zip(costs.reduce_owners, costs.reduce_s, strict=True)
+        ]
+        self.meetings.append((num_ranks, costs.norm_s))
         self.reached: dict[int, dict[int, float]] = defaultdict(dict)
+        self.routes: dict[tuple[Op, str, int, int], list[tuple[int, float, float]]] = defaultdict(list)
+        self.num_senders: dict[tuple[Op, str, int, int], int] = defaultdict(int)
+        for (pipeline, stage), crossings in costs.crossings.items():
+            for source, target, occupancy_s, latency_s in crossings:
+                self._route(Op.RECV_ACTIVATION, pipeline, stage + 1, source, target, occupancy_s, latency_s)
+                self._route(Op.RECV_GRADIENT, pipeline, stage, target, source, occupancy_s, latency_s)
+        self.parts: dict[tuple[Op, str, int, int], dict[int, deque[float]]] = {}
+
+    def _route(
+        self, op: Op, pipeline: str, stage: int, source: int, target: int, occupancy_s: float, latency_s: float
+    ) -> None:
+        self.routes[op, pipeline, stage, source].append((target, occupancy_s, latency_s))
+        self.num_senders[op, pipeline, stage, target] += 1
 
     def advance(self, rank: int, actions: Sequence[Action], index: int, done: list[Timed]) -> int:
         """Run a rank's list from `index` as far as it can go now; returns where it stopped.
 
         One loop with everything at hand: a search replays tens of thousands of actions per candidate.
         """
-        forward, backward = Op.FORWARD, Op.BACKWARD
-        forward_s, backward_s, mailboxes = self.forward_s, self.backward_s, self.mailboxes
+        seconds, mailboxes = self.seconds, self.mailboxes
         now = done[-1].stop_s if done else 0.0
         while index < len(actions):
             action = actions[index]
             op = action[0]
-            if op is forward:
-                stop = now + forward_s[action[1], action[2]]
-            elif op is backward:
-                stop = now + backward_s[action[1], action[2]]
-            elif op in _RECEIVED_AS:
-                self._send(action, now)
+            if op in seconds:
+                stop = now + seconds[op][action[1], action[2]]
+            elif op in RECEIVED_AS:
+                self._send(rank, action, now)
                 stop = now
             elif op in RECV_OPS:
-                box = mailboxes[op, action[1], action[2]]
+                box = mailboxes[op, action[1], action[2], rank]
                 if not box:
                     return index
                 stop = max(now, box.popleft())
-            elif op is Op.REDUCE:
-                reached = self.reached[action.stage]
-                reached[rank] = now
-                if len(reached) < len(self.costs.reduce_owners[action.stage]):
-                    return index
-                stop = max(reached.values()) + self.costs.reduce_s[action.stage]
-            else:
+            elif op is Op.STEP:
                 stop = now + self.costs.update_s[rank]
+            else:
+                number = _ALL if op is Op.NORM else action.stage
+                owners, took_s = self.meetings[number]
+                reached = self.reached[number]
+                reached[rank] = now
+                if len(reached) < owners:
+                    return index
+                stop = max(reached.values()) + took_s
             done.append(Timed(action, now, stop))
             now = stop
             index += 1
         return index
 
-    def _send(self, action: Action, now: float) -> None:
-        """Put a message on its link: behind the one before it, then the latency."""
-        received, offset = _RECEIVED_AS[action.op]
-        occupancy, latency = self.costs.boundary_s[action.pipeline, min(action.stage, action.stage + offset)]
-        key = (received, action.pipeline, action.stage + offset)
-        free = max(now, self.link_free[key]) + occupancy
-        self.link_free[key] = free
-        self.mailboxes[key].append(free + latency)
+    def _send(self, rank: int, action: Action, now: float) -> None:
+        """Put the parts of a message on their links: each behind the one before it, then the latency."""
+        op, offset = RECEIVED_AS[action.op]
+        _, pipeline, stage, _ = action
+        for target, occupancy_s, latency_s in self.routes[op, pipeline, stage + offset, rank]:
+            link = (op, pipeline, stage + offset, rank, target)
+            free = max(now, self.link_free[link]) + occupancy_s
+            self.link_free[link] = free
+            self._arrive((op, pipeline, stage + offset, target), rank, free + latency_s)
+
+    def _arrive(self, box: tuple[Op, str, int, int], source: int, at_s: float) -> None:
+        """A part from one sender; the message is there when the parts of all senders are."""
+        if self.num_senders[box] == 1:
+            self.mailboxes[box].append(at_s)
+            return
+        parts = self.parts.setdefault(box, {})
+        parts.setdefault(source, deque()).append(at_s)
+        if len(parts) == self.num_senders[box] and all(parts.values()):
+            self.mailboxes[box].append(max(part.popleft() for part in parts.values()))

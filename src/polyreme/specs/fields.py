@@ -86,10 +86,15 @@ class LayerKind(StrEnum):
 
 
 class ScheduleName(StrEnum):
-    """Order in which a worker runs the forwards and backwards of its microbatches."""
+    """Order in which a worker runs the forwards and backwards of its microbatches; `list`: made from stage times."""
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved"
+    ZB_H1 = "zb-h1"
+    ZB_H2 = "zb-h2"
+    ZB_V = "zb-v"
+    LIST = "list"
 
 
 class Recompute(StrEnum):

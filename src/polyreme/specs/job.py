@@ -1,5 +1,7 @@
 """The job: which model on which cluster, how much data per step, what to minimise, and how to train."""
 
+import math
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from annotated_types import Len
@@ -35,15 +37,42 @@ class Limits:
     cost_per_step_usd: PositiveFloat | None = None
 
 
+class Decay(StrEnum):
+    """How the learning rate goes on after the warm-up: it stays, or falls to its minimum at the last step."""
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
 @spec
 class AdamW:
-    """AdamW with a constant rate. Loshchilov and Hutter, arXiv 1711.05101, algorithm 2."""
+    """AdamW. Loshchilov and Hutter, arXiv 1711.05101, algorithm 2; cosine: arXiv 1608.03983, equation 5.
+
+    `clip_norm` is the norm of all gradients together above which they are scaled down to it; null: never.
+    """
 
     learning_rate: PositiveFloat = 3e-4
+    warmup_steps: NonNegativeInt = 0
+    decay: Decay = Decay.CONSTANT
+    min_learning_rate: NonNegativeFloat = 0.0
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95
     eps: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.1
+    clip_norm: PositiveFloat | None = 1.0
+
+    def __post_init__(self) -> None:
+        if self.min_learning_rate > self.learning_rate:
+            raise ValueError(f"min_learning_rate {self.min_learning_rate} is above learning_rate {self.learning_rate}")
+
+    def learning_rate_at(self, step: int, num_steps: int) -> float:
+        """Rate of a step, counted from 0: linear to the peak over the warm-up, then by `decay`."""
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        progress = min(1.0, (step - self.warmup_steps) / max(1, num_steps - 1 - self.warmup_steps))
+        left = {Decay.CONSTANT: 1.0, Decay.LINEAR: 1 - progress, Decay.COSINE: (1 + math.cos(math.pi * progress)) / 2}
+        return self.min_learning_rate + (self.learning_rate - self.min_learning_rate) * left[self.decay]
 
 
 @spec

@@ -78,16 +78,14 @@ class Stage:
 
 @spec
 class Schedule:
-    """A named schedule, or `list` with the file of its actions and that file's digest."""
+    """A schedule by name. `list` follows the stages' times and holds at most `in_flight` microbatches per stage."""
 
-    name: ScheduleName | Literal["list"]
-    file: Text | None = None
-    digest: Text | None = None
+    name: ScheduleName
+    in_flight: tuple[PositiveInt, ...] | None = None
 
     def __post_init__(self) -> None:
-        listed = self.name == "list"
-        if listed != (self.file is not None) or listed != (self.digest is not None):
-            raise ValueError("schedule list needs file and digest; other schedules take neither")
+        if self.in_flight is not None and self.name is not ScheduleName.LIST:
+            raise ValueError(f"in_flight belongs to schedule list; {self.name} has its own limit")
 
 
 @spec
@@ -103,6 +101,9 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         problems = []
+        held = self.schedule.in_flight
+        if held is not None and len(held) != len(self.stages):
+            problems.append(f"in_flight has {len(held)} entries for {len(self.stages)} stages")
         if self.stages[0].layers[0] != 0:
             problems.append(f"the first stage starts at layer {self.stages[0].layers[0]}, not 0")
         for index, (left, right) in enumerate(zip(self.stages, self.stages[1:], strict=False)):

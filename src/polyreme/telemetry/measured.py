@@ -13,7 +13,7 @@ import numpy.typing as npt
 from polyreme.specs.events import OP_NUMBERS, RUNNING_NS
 from polyreme.telemetry.reading import EventLog, Records, decode
 
-BUSY_OPS = ("F", "B", "STEP")
+BUSY_OPS = ("F", "B", "I", "W", "STEP")
 """Ops in which a device computes. The rest moves bytes or waits: the bubble is the share outside BUSY_OPS."""
 
 _NS = 1e-9

@@ -10,61 +10,72 @@ from torch import nn
 from polyreme.adapters.torch_stage import TorchStage
 from polyreme.catalog.fleet import build_fleet
 from polyreme.drivers.base import MemoryLedger
-from polyreme.drivers.choose import make_driver
-from polyreme.layout.instances import PipelineInstance, stages_of
-from polyreme.layout.owners import buckets
+from polyreme.drivers.choose import BACKENDS, make_driver
+from polyreme.layout.instances import stages_of
+from polyreme.layout.owners import atoms, buckets, holders
 from polyreme.models.build import StageLayers
 from polyreme.models.dtypes import DTYPES
 from polyreme.models.optimizer import Updater
+from polyreme.models.tensor_parallel import TensorGroup
 from polyreme.runtime.executor import Executor, Place
 from polyreme.runtime.faults import parse_fault
-from polyreme.runtime.gradsync import reduce_bucket
-from polyreme.runtime.mesh import join, reduction_groups
-from polyreme.runtime.wiring import share, wire
+from polyreme.runtime.gradsync import GradientSync
+from polyreme.runtime.mesh import GroupMaker, join, reductions, tensor_groups
+from polyreme.runtime.wiring import wire
 from polyreme.schedules.lower import lower
+from polyreme.specs.fields import Precision
 from polyreme.specs.io import load_cluster, load_job, load_model, load_plan
-from polyreme.specs.job import AdamW, JobSpec
+from polyreme.specs.job import JobSpec
+from polyreme.specs.model import ModelSpec
 from polyreme.specs.plan import Plan
 from polyreme.telemetry.recorder import EventRecorder
-from polyreme.training.batches import StepBatch
+from polyreme.training.batches import Shares, StepBatch, shares_of
 from polyreme.training.corpus import Corpus, open_corpus
 from polyreme.training.settings import WorkerSettings
+from polyreme.training.update import FIRST_FP16_SCALE, LossScale, StepUpdate
 
 Parameters = Mapping[str, nn.Parameter]
-MakeUpdate = Callable[[AdamW, Parameters, MemoryLedger], Callable[[], None]]
+MakeUpdate = Callable[[JobSpec, GradientSync, Parameters, MemoryLedger, LossScale], StepUpdate]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembly:
-    """One worker, ready to run steps."""
+    """One worker, ready to run steps. `holds_head`: whether it is one that reports losses."""
 
     plan: Plan
     job: JobSpec
     corpus: Corpus
     stages: Mapping[Place, TorchStage]
-    shares: Mapping[Place, tuple[PipelineInstance, int, int]]
+    shares: Shares
     parameters: Parameters
     memory: MemoryLedger
     recorder: EventRecorder
     executor: Executor
+    update: StepUpdate
+    holds_head: bool
 
     def run_step(self, step: int) -> tuple[float, int]:
         """(sum of this worker's losses, tokens of the whole step that count). Gradients are of their quotient."""
         seed, batch = self.job.seed, self.plan.batch
         targets = self.corpus.count_targets(seed, step, batch.sequences, batch.tokens_per_sequence)
+        self.update.step_number = step
         for stage in self.stages.values():
-            stage.loss_seed = 1.0 / targets
+            stage.loss_seed = self.update.scale.value / targets
         source = StepBatch(self.corpus, seed, step, batch.tokens_per_sequence, self.shares)
         return self.executor.run_step(step, source), targets
 
 
-def adamw(settings: AdamW, parameters: Parameters, memory: MemoryLedger) -> Callable[[], None]:
+def step_update(
+    job: JobSpec, sync: GradientSync, parameters: Parameters, memory: MemoryLedger, scale: LossScale
+) -> StepUpdate:
     """The update that training makes."""
-    return Updater(settings, parameters, memory).step
+    return StepUpdate(sync, Updater(job.optimizer, parameters, memory), job.optimizer, job.steps, scale)
 
 
-def assemble(settings: WorkerSettings, listener: socket.socket | None, make_update: MakeUpdate = adamw) -> Assembly:
-    """Join the run and build this worker's part. `make_update` gives what STEP does."""
+def assemble(
+    settings: WorkerSettings, listener: socket.socket | None, make_update: MakeUpdate = step_update
+) -> Assembly:
+    """Join the run and build this worker's part. `make_update` gives what follows the microbatches."""
     rank, run_dir = settings.rank, settings.folder
     plan, model = load_plan(run_dir / "plan.json"), load_model(run_dir / "model.json")
     job, fleet = load_job(run_dir / "config.json"), build_fleet(load_cluster(run_dir / "cluster.json"))
@@ -72,27 +83,28 @@ def assemble(settings: WorkerSettings, listener: socket.socket | None, make_upda
     driver = make_driver(device, fleet, settings.num_cores)
     info = driver.probe()
     join(rank, len(plan.workers), settings.port, listener, info.backend)
-    reductions = buckets(plan, model)
-    groups = reduction_groups([bucket.owners for bucket in reductions])
+    groups = GroupMaker()
+    shared = buckets(plan, model)
+    backends = [BACKENDS[fleet.device(worker).kind.driver] for worker in plan.workers]
+    summing = reductions(shared, rank, backends, groups)
 
     memory = MemoryLedger(f"{device.name} ({device.kind.name})", info.memory_bytes)
-    dtype = DTYPES[job.precision]
-    stages: dict[Place, TorchStage] = {}
-    shares: dict[Place, tuple[PipelineInstance, int, int]] = {}
-    for instance, index in stages_of(plan, rank):
-        start, stop = instance.pipeline.stages[index].layers
-        stages[instance.name, index] = TorchStage(StageLayers(model, start, stop, job.seed, dtype), memory)
-        shares[instance.name, index] = (instance, *share(instance, index, rank))
+    stages = _build_stages(plan, model, job, rank, tensor_groups(plan, rank, groups), memory)
     parameters = {name: parameter for stage in stages.values() for name, parameter in stage.state().items()}
+    held = {name: of_ranks[rank] for name, of_ranks in holders(plan, model).items() if rank in of_ranks}
+    counted = [atom for atom in atoms(plan, model) if atom.owners[0] == rank]
+    sync = GradientSync(shared, summing, held, counted, parameters)
+    scale = LossScale(FIRST_FP16_SCALE, dynamic=True) if job.precision is Precision.FP16 else LossScale()
     recorder = EventRecorder(run_dir / "events" / f"rank-{rank}.bin")
+    wiring = wire(plan, model, fleet, rank, stages, DTYPES[job.precision])
+    update = make_update(job, sync, parameters, memory, scale)
     executor = Executor(
         rank,
-        lower(plan, reductions)[rank],
-        wire(plan, model, fleet, rank, stages, dtype),
+        lower(plan, shared)[rank],
+        wiring,
         driver,
         recorder,
-        lambda number: reduce_bucket(reductions[number], parameters, groups[reductions[number].owners]),
-        make_update(job.optimizer, parameters, memory),
+        update,
         parse_fault(settings.fault) if settings.fault else None,
     )
     return Assembly(
@@ -100,9 +112,38 @@ def assemble(settings: WorkerSettings, listener: socket.socket | None, make_upda
         job=job,
         corpus=open_corpus(job.data, Path(settings.data_base)),
         stages=stages,
-        shares=shares,
+        shares=shares_of(plan, rank),
         parameters=parameters,
         memory=memory,
         recorder=recorder,
         executor=executor,
+        update=update,
+        holds_head=bool(wiring.counts_loss),
     )
+
+
+def _build_stages(
+    plan: Plan,
+    model: ModelSpec,
+    job: JobSpec,
+    rank: int,
+    tensor_ranks: Mapping[Place, TensorGroup],
+    memory: MemoryLedger,
+) -> dict[Place, TorchStage]:
+    """This rank's stages; a parameter that two of them have is one tensor."""
+    stages: dict[Place, TorchStage] = {}
+    named: dict[str, nn.Parameter] = {}
+    for instance, index in stages_of(plan, rank):
+        stage, place = instance.pipeline.stages[index], (instance.name, index)
+        layers = StageLayers(
+            model,
+            *stage.layers,
+            job.seed,
+            DTYPES[job.precision],
+            tensor_ranks[place],
+            stage.recompute,
+            named,
+        )
+        named.update(layers.named)
+        stages[place] = TorchStage(layers, memory)
+    return stages

@@ -5,10 +5,24 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from polyreme.layout.instances import PipelineInstance
+from polyreme.layout.boundaries import boxes
+from polyreme.layout.instances import PipelineInstance, stages_of
 from polyreme.models.llama import IGNORED_LABEL
 from polyreme.runtime.executor import Place
+from polyreme.specs.plan import Plan
 from polyreme.training.corpus import Corpus
+
+Shares = Mapping[Place, tuple[PipelineInstance, int, int]]
+"""Place -> (pipeline, first and last sequence of each microbatch that a worker takes there)."""
+
+
+def shares_of(plan: Plan, rank: int) -> Shares:
+    """What `rank` takes of every microbatch at each of its places."""
+    found = {}
+    for instance, index in stages_of(plan, rank):
+        box = boxes(instance, index, plan.batch.tokens_per_sequence)[rank]
+        found[instance.name, index] = (instance, box.start, box.stop)
+    return found
 
 
 class StepBatch:
@@ -20,7 +34,7 @@ class StepBatch:
         seed: int,
         step: int,
         num_tokens: int,
-        shares: Mapping[Place, tuple[PipelineInstance, int, int]],
+        shares: Shares,
     ) -> None:
         self.corpus, self.seed, self.step, self.num_tokens, self.shares = corpus, seed, step, num_tokens, shares
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from polyreme.layout.instances import instances, stages_of
 from polyreme.layout.requirements import required_features
 from polyreme.runtime.faults import Fault
 from polyreme.runtime.launch import Failure, Message, Workers, check_platform
+from polyreme.schedules.action import recorded_action
 from polyreme.specs.cluster import ClusterSpec
 from polyreme.specs.fields import Feature, Precision
 from polyreme.specs.io import save, to_data, write_atomically
@@ -44,9 +45,20 @@ from polyreme.training.settings import WorkerSettings
 from polyreme.training.weights import INDEX_FILE, huggingface_config, weight_index
 
 WORKER_MODULE = "polyreme.training.preload"
-SUPPORTED = frozenset({Feature.DATA_PARALLEL, Feature.UNEQUAL_PIPELINES, Feature.UNEVEN_SHARE, Feature.TIED_EMBEDDING})
+SUPPORTED = frozenset(
+    {
+        Feature.DATA_PARALLEL,
+        Feature.TENSOR_PARALLEL,
+        Feature.UNEQUAL_PIPELINES,
+        Feature.UNEVEN_SHARE,
+        Feature.TIED_EMBEDDING,
+        Feature.INTERLEAVED_STAGES,
+        Feature.RECOMPUTE,
+        Feature.LIST_SCHEDULE,
+    }
+)
 """What the runtime executes beyond one pipeline of single-device stages."""
-PRECISIONS = (Precision.FP32, Precision.FP64)
+PRECISIONS = (Precision.FP64, Precision.FP32, Precision.BF16, Precision.FP16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +76,17 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """One finished step. `loss` is per token that counts; `step_time_s` from the end of the step before."""
+    """One finished step. `loss` is per token that counts; `step_time_s` from the end of the step before.
+
+    `gradient_norm` is that of all gradients before clipping; None where the loss scale was too large for the step.
+    """
 
     step: int
     loss: float
     step_time_s: float
     tokens: int
+    gradient_norm: float | None
+    learning_rate: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +155,7 @@ def check_runnable(inputs: Inputs) -> None:
         problems.append(f"byte-level text needs vocab_size >= {MIN_VOCAB}, the model has {model.vocab_size}")
     precisions = {stage.precision for pipeline in plan.pipelines for stage in pipeline.stages} | {job.precision}
     if not precisions <= set(PRECISIONS):
-        problems.append(f"precision {', '.join(sorted(precisions))} cannot run yet; fp32 and fp64 can")
+        problems.append(f"precision {', '.join(sorted(precisions))} cannot run yet; {', '.join(PRECISIONS)} can")
     fleet = build_fleet(inputs.cluster)
     drivers = {fleet.device(worker).kind.driver for worker in plan.workers} - {"cpu", "emulated"}
     if drivers:
@@ -232,9 +249,10 @@ class _Run:
         stop_ns = max(report["stop_ns"] for report in reports.values())
         start_ns = self._last_stop_ns or min(report["start_ns"] for report in reports.values())
         self._last_stop_ns = stop_ns
-        metrics = StepMetrics(step, loss, (stop_ns - start_ns) / 1e9, targets)
+        of_update = (reports[0]["gradient_norm"], reports[0]["learning_rate"])
+        metrics = StepMetrics(step, loss, (stop_ns - start_ns) / 1e9, targets, *of_update)
         self.steps.append(metrics)
-        line = {"step": step, "loss": loss, "step_time_s": metrics.step_time_s, "tokens": targets}
+        line = asdict(metrics)
         with (self.run_dir / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({**line, "time_unix_s": time.time()}) + "\n")
         self.on_step(metrics)
@@ -261,15 +279,10 @@ class _Run:
     def _error(self, failure: Failure) -> PolyremeError:
         """The error that names rank, stage, device and action of a failure, and where its log is."""
         plan, rank, message = self.inputs.plan, failure.rank, failure.message or {}
-        running = instances(plan)
         action, step = message.get("action"), message.get("step")
         last = read_event_log(self.run_dir).last_events().get(rank)
         if action is None and last is not None and last.duration_ns < 0:
-            action = (
-                f"{running[last.pipeline].name}.{last.stage}.{last.op}{last.microbatch}"
-                if last.op in _STAGED
-                else last.op
-            )
+            action = str(recorded_action(last, [instance.name for instance in instances(plan)]))
             step = last.step
         stage = [f"{instance.name}.{index}" for instance, index in stages_of(plan, rank)]
         device = build_fleet(self.inputs.cluster).device(plan.workers[rank]).kind.name
@@ -292,9 +305,6 @@ class _Run:
         return kinds.get(message.get("exit_code", 4), WorkerLostError)(
             f"rank {rank} failed and the run was ended\n{card}"
         )
-
-
-_STAGED = ("F", "B", "SA", "RA", "SG", "RG")
 
 
 def _exit_text(status: int | None) -> str:

@@ -105,10 +105,17 @@ class Worker:
     def _one_step(self, work: Assembly, step: int) -> None:
         started_ns = time.monotonic_ns()
         loss_sum, targets = work.run_step(step)
-        if not math.isfinite(loss_sum):
-            raise DivergedError(f"the loss of step {step} is {loss_sum}", fix="lower optimizer.learning_rate")
+        update = work.update
+        if not math.isfinite(loss_sum) or (update.diverged and work.holds_head):
+            what = f"gradient norm of step {step} is {update.gradient_norm}"
+            what = what if math.isfinite(loss_sum) else f"loss of step {step} is {loss_sum}"
+            raise DivergedError(f"the {what}", fix="lower optimizer.learning_rate")
         span = {"start_ns": started_ns, "stop_ns": time.monotonic_ns()}
-        self._tell({"type": "step", "step": step, "loss_sum": loss_sum, "targets": targets, **span})
+        of_update = {
+            "gradient_norm": update.gradient_norm if math.isfinite(update.gradient_norm) else None,
+            "learning_rate": update.learning_rate,
+        }
+        self._tell({"type": "step", "step": step, "loss_sum": loss_sum, "targets": targets, **of_update, **span})
 
     def report_failure(self, error: BaseException) -> None:
         """Tell the launcher what failed and at which action."""

@@ -10,7 +10,6 @@ from polyreme.dashboard.run_folder import load_run
 from polyreme.dashboard.timelines import (
     TICK_S,
     LaneSpan,
-    event_action,
     measured_spans,
     pipeline_names,
     thin,
@@ -18,7 +17,7 @@ from polyreme.dashboard.timelines import (
     trace_groups,
 )
 from polyreme.layout.owners import buckets
-from polyreme.schedules.action import Action, Op
+from polyreme.schedules.action import Action, Op, recorded_action
 from polyreme.schedules.lower import lower
 from polyreme.specs.events import OP_NUMBERS, Event
 
@@ -77,10 +76,10 @@ def test_thinning_keeps_every_action_counted_and_the_ends() -> None:
 
 
 def test_events_of_unknown_pipelines_still_have_a_text() -> None:
-    assert str(event_action(Event(0, 0, 0, 3, 0, 1, "F", 0), ["a"])) == "a.1.F3"
-    assert str(event_action(Event(0, 0, 0, 3, 0, 1, "B", 7), ["a"])) == "p7.1.B3"
-    assert str(event_action(Event(0, 0, 0, 0, 0, 2, "REDUCE", 0), [])) == "REDUCE2"
-    assert str(event_action(Event(0, 0, 0, 0, 0, 0, "STEP", 0), [])) == "STEP"
+    assert str(recorded_action(Event(0, 0, 0, 3, 0, 1, "F", 0), ["a"])) == "a.1.F3"
+    assert str(recorded_action(Event(0, 0, 0, 3, 0, 1, "B", 7), ["a"])) == "p7.1.B3"
+    assert str(recorded_action(Event(0, 0, 0, 0, 0, 2, "REDUCE", 0), [])) == "REDUCE2"
+    assert str(recorded_action(Event(0, 0, 0, 0, 0, 0, "STEP", 0), [])) == "STEP"
 
 
 def test_more_lanes_than_a_page_holds_are_counted(tmp_path: Path) -> None:

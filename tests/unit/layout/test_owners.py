@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyreme.layout.boundaries import transfers
+from polyreme.layout.boundaries import Box, boxes, transfers
 from polyreme.layout.instances import instances, stages_of
 from polyreme.layout.layers import num_layers, parameter_count, parameters
-from polyreme.layout.owners import Atom, atoms, buckets, holders, interval
+from polyreme.layout.owners import Atom, atoms, buckets, holders, interval, shards
 from polyreme.specs.fields import Precision, ScheduleName
 from polyreme.specs.job import Batch
 from polyreme.specs.model import ModelFamily, ModelSpec
@@ -103,10 +103,10 @@ def test_a_rank_owns_the_atoms_of_its_own_layers_and_shards_and_no_others(plan: 
     for atom in atoms(plan, model):
         for rank in atom.owners:
             owned[rank] += atom.num_elements
-        for rank, shard in held[atom.shard.parameter].items():
-            inside = shard.start <= atom.shard.start < shard.stop
-            assert inside == (rank in atom.owners)
-            assert not inside or atom.shard.stop <= shard.stop
+        for rank, parts in held[atom.shard.parameter].items():
+            inside = [part for part in parts if part.start <= atom.shard.start < part.stop]
+            assert len(inside) == (rank in atom.owners)
+            assert all(atom.shard.stop <= part.stop for part in inside)
     for rank in range(len(plan.workers)):
         ((instance, index),) = stages_of(plan, rank)
         stage = instance.pipeline.stages[index]
@@ -115,9 +115,8 @@ def test_a_rank_owns_the_atoms_of_its_own_layers_and_shards_and_no_others(plan: 
         layers = [p for layer in range(*stage.layers) for p in parameters(model, layer)]
         expected = 0
         for parameter in {p.name: p for p in layers}.values():
-            size = parameter.shape[parameter.tp_dim or 0]
-            start, stop = (0, size) if parameter.tp_dim is None else interval(size, group.tp, part)
-            expected += parameter.num_elements // size * (stop - start)
+            lengths = [each.stop - each.start for each in shards(parameter, group.tp, part)]
+            expected += parameter.num_elements // parameter.length * sum(lengths)
         assert owned[rank] == expected
 
 
@@ -132,20 +131,54 @@ def test_buckets_hold_exactly_the_shared_atoms_by_owners(plan: Plan, model: Mode
     assert sum(bucket.num_elements for bucket in found) == sum(atom.num_elements for atom in shared)
 
 
+@given(model=MODELS, tp=st.integers(1, 4))
+def test_shards_cut_whole_heads_and_cover_every_parameter_once(model: ModelSpec, tp: int) -> None:
+    for layer in range(num_layers(model)):
+        for parameter in parameters(model, layer):
+            held = [part for index in range(tp) for part in shards(parameter, tp, index)]
+            elements = sorted(i for part in held for i in range(part.start, part.stop))
+            assert elements == sorted(list(range(parameter.length)) * (tp if parameter.tp_dim is None else 1))
+    shared = model.num_heads // model.kv_heads
+    query, key_value = model.num_heads * model.head_width, model.kv_heads * model.head_width
+    name = "attn.c_attn.weight" if model is GPT else "self_attn.q_proj.weight"
+    (attention,) = [p for p in parameters(model, 1) if p.name.endswith(name)]
+    tp = min(tp, model.kv_heads)
+    for index in range(tp):
+        parts = shards(attention, tp, index)
+        assert (parts[0].stop - parts[0].start) % (shared * model.head_width) == 0
+        if model is GPT and tp > 1:
+            lengths = [part.stop - part.start for part in parts]
+            assert lengths == [lengths[1] * shared, lengths[1], lengths[1]]
+            assert [part.start for part in parts[1:]] == [
+                query + parts[0].start // shared,
+                query + key_value + parts[0].start // shared,
+            ]
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(plan=plans())
-def test_transfers_cover_each_sequence_exactly_once(plan: Plan) -> None:
+@given(plan=plans(), num_tokens=st.integers(1, 9))
+def test_transfers_cover_each_token_of_each_sequence_exactly_once(plan: Plan, num_tokens: int) -> None:
     for instance in instances(plan):
         sequences = instance.pipeline.microbatch_sequences
+        every = sorted((number, token) for number in range(sequences) for token in range(num_tokens))
         for stage in range(instance.num_stages - 1):
-            crossing = transfers(instance, stage)
-            covered = [number for t in crossing for number in range(t.start, t.stop)]
-            assert sorted(covered) == list(range(sequences))
+            crossing = transfers(instance, stage, num_tokens)
+            assert sorted(point for transfer in crossing for point in points(transfer.box)) == every
             for side, ends in ((stage, [t.source for t in crossing]), (stage + 1, [t.target for t in crossing])):
-                shares: Counter[int] = Counter()
-                for end, transfer in zip(ends, crossing, strict=True):
-                    shares[end] += transfer.num_sequences
-                assert shares == {ranks[0]: group.sequences for group, ranks in instance.groups(side)}
+                held = boxes(instance, side, num_tokens)
+                for rank in instance.ranks(side):
+                    moved = [p for end, t in zip(ends, crossing, strict=True) if end == rank for p in points(t.box)]
+                    assert sorted(moved) == points(held[rank])
+            for group, ranks in instance.groups(stage):
+                assert (
+                    sum(box.num_tokens for rank, box in boxes(instance, stage, num_tokens).items() if rank in ranks)
+                    == num_tokens
+                )
+                assert {boxes(instance, stage, num_tokens)[rank].num_sequences for rank in ranks} == {group.sequences}
+
+
+def points(box: Box) -> list[tuple[int, int]]:
+    return sorted(itertools.product(range(box.start, box.stop), range(box.first_token, box.last_token)))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

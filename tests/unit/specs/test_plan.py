@@ -55,8 +55,12 @@ RULES: dict[str, tuple[Callable[[Any], Any], str]] = {
         "edge end ['a', 4] is no stage of the plan",
     ),
     "list schedule": (
-        lambda d: d["pipelines"][0].update(schedule={"name": "list"}),
-        "schedule list needs file and digest",
+        lambda d: d["pipelines"][0].update(schedule={"name": "list", "in_flight": [1]}),
+        "in_flight has 1 entries for 4 stages",
+    ),
+    "limit of a schedule": (
+        lambda d: d["pipelines"][0].update(schedule={"name": "1f1b", "in_flight": [1, 1, 1, 1]}),
+        "in_flight belongs to schedule list; 1f1b has its own limit",
     ),
     "interval": (lambda d: d["predicted"].update(step_time_s=[2, 1, 3]), "interval out of order: [2.0, 1.0, 3.0]"),
     "zero": (lambda d: stage(d).update(zero=4), "got 4: input should be less than or equal to 3"),

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from polyreme.layout.instances import stages_of
 from polyreme.models.llama import IGNORED_LABEL
-from polyreme.runtime.wiring import share
 from polyreme.specs.fields import ScheduleName
 from polyreme.specs.plan import Pipeline
-from polyreme.training.batches import StepBatch
+from polyreme.training.batches import StepBatch, shares_of
 from polyreme.training.corpus import open_corpus
 
 STEP = 3
@@ -26,8 +25,7 @@ def whole_batch(pipelines: list[Pipeline], tmp_path: Path) -> tuple[Tensor, Tens
     for rank in range(len(given.plan.workers)):
         for instance, stage in stages_of(given.plan, rank):
             if stage == 0:
-                place = {(instance.name, 0): (instance, *share(instance, 0, rank))}
-                batch = StepBatch(corpus, given.job.seed, STEP, NUM_TOKENS, place)
+                batch = StepBatch(corpus, given.job.seed, STEP, NUM_TOKENS, shares_of(given.plan, rank))
                 by_place.setdefault(instance.name, []).append((instance.pipeline.microbatches, batch))
     for name, batches in by_place.items():
         for microbatch in range(batches[0][0]):
@@ -42,7 +40,7 @@ def test_every_plan_reads_the_same_batch(tmp_path: Path) -> None:
     plain = whole_batch([pipeline("a", [], 1, one_by_one, microbatch_sequences=12)], tmp_path)
     others = [
         [pipeline("a", [2, 4], 6, ScheduleName.GPIPE)],
-        [pipeline("a", [3], 3, one_by_one, microbatch_sequences=4, shares=[[3, 1], [4]])],
+        [pipeline("a", [3], 3, one_by_one, microbatch_sequences=4, groups=[[(3, 1), (1, 1)], [(4, 1)]])],
         [
             pipeline("a", [3], 4, one_by_one),
             pipeline("b", [2, 4], 4, one_by_one, base=2, microbatch_sequences=1),

@@ -1,12 +1,12 @@
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const OPS = ["", "F", "B", "SA", "RA", "SG", "RG", "REDUCE", "STEP"];
+  const OPS = ["", "F", "B", "SA", "RA", "SG", "RG", "REDUCE", "STEP", "I", "W", "NORM"];
   const WORDS = {
     F: "forward", B: "backward", SA: "send activation", RA: "receive activation", SG: "send gradient",
     RG: "receive gradient", REDUCE: "reduce gradients", STEP: "update weights",
   };
-  const CLASSES = ["R", "S", "REDUCE", "STEP", "B", "F"];
+  const CLASSES = ["R", "S", "REDUCE", "NORM", "STEP", "W", "I", "B", "F"];
   const STRIDE = 7;
   const data = JSON.parse(document.getElementById("run-data").textContent);
   const tip = document.getElementById("tip");
