@@ -1,100 +1,16 @@
-"""Gradients of real pipelines of processes against plain autograd in one process.
+"""Gradients of real pipelines of processes against plain autograd in one process: see `gradient_rule`."""
 
-Rule: per parameter norm(g - g64) <= 3 max(norm(g32 - g64), eps32 norm(g64)), g64 and g32 from one process in fp64 and
-fp32; pipelines in fp64 agree to 1e-10.
-"""
-
-import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
-from gradient_worker import gradient_main
-from safetensors.torch import load_file
-from small_run import NUM_LAYERS, NUM_TOKENS, inputs, pipeline, write_text
-from torch import Tensor
+from gradient_rule import run_case
+from small_run import pipeline
 
-from polyreme.layout.owners import holders
-from polyreme.models.build import StageLayers, held_part
-from polyreme.models.dtypes import DTYPES
-from polyreme.models.llama import IGNORED_LABEL
-from polyreme.runtime.launch import Failure, Workers
 from polyreme.specs.fields import Precision, Recompute, ScheduleName
-from polyreme.specs.io import save
-from polyreme.specs.plan import Pipeline
-from polyreme.training.corpus import open_corpus
-from polyreme.training.run import Inputs
-from polyreme.training.settings import WorkerSettings
 
-Gradients = dict[str, Tensor]
 FP64 = Precision.FP64
-EPS32 = torch.finfo(torch.float32).eps
 ONE_STAGE_EACH = [name for name in ScheduleName if name is not ScheduleName.ZB_V]
 CUTS = {1: [], 2: [2], 3: [1, 4], 4: [2, 3, 5]}
-
-
-def in_one_process(given: Inputs, precision: Precision) -> Gradients:
-    """The oracle: the whole model, the whole batch, one loss divided by the tokens that count."""
-    job, plan = given.job, given.plan
-    layers = StageLayers(given.model, 0, NUM_LAYERS, job.seed, DTYPES[precision])
-    corpus = open_corpus(job.data, given.base)
-    tokens = torch.zeros((plan.batch.sequences, NUM_TOKENS), dtype=torch.int64)
-    labels = torch.full_like(tokens, IGNORED_LABEL)
-    for row in range(plan.batch.sequences):
-        window = corpus.window(job.seed, 0, row, NUM_TOKENS)
-        content = list(corpus.read(window))
-        tokens[row, : len(content) - 1] = torch.tensor(content[:-1])
-        labels[row, : len(content) - 1] = torch.tensor(content[1:])
-    counted = (labels != IGNORED_LABEL).sum(dim=1)
-    assert len(set(counted.tolist())) > 1, "the batch was meant to be ragged"
-    (layers(tokens, labels) / int(counted.sum())).backward()
-    return {name: parameter.grad for name, parameter in layers.named.items() if parameter.grad is not None}
-
-
-def in_a_pipeline(given: Inputs, run_dir: Path) -> list[Gradients]:
-    """Gradients that each rank holds after one step of real worker processes."""
-    run_dir.mkdir()
-    for name, value in (
-        ("plan", given.plan),
-        ("model", given.model),
-        ("config", given.job),
-        ("cluster", given.cluster),
-    ):
-        save(run_dir / f"{name}.json", value)
-    settings = WorkerSettings(run_dir=str(run_dir), data_base=".", num_cores=2)
-    ranks = range(len(given.plan.workers))
-    with Workers(gradient_main, [settings.to_message() for _ in ranks], "polyreme.training.preload") as workers:
-        for heard in workers.messages():
-            assert not isinstance(heard, Failure), json.dumps(heard.message)
-    return [load_file(run_dir / f"gradients-{rank}.safetensors") for rank in ranks]
-
-
-def check(given: Inputs, run_dir: Path) -> None:
-    """Every parameter is held by some rank, every holder's gradient meets the rule, and all know the same norm."""
-    exact = in_one_process(given, Precision.FP64)
-    single = in_one_process(given, Precision.FP32)
-    norm = sum(float(gradient.square().sum()) for gradient in exact.values()) ** 0.5
-    held = in_a_pipeline(given, run_dir)
-    parts = holders(given.plan, given.model)
-    norms = [gradients.pop("norm").item() for gradients in held]
-    assert len(set(norms)) == 1
-    assert norms[0] == pytest.approx(norm, rel=1e-10 if given.job.precision is Precision.FP64 else 1e-5)
-    assert set().union(*held) == set(exact)
-    for rank, gradients in enumerate(held):
-        for name, gradient in gradients.items():
-            due, plain = (held_part(whole[name], parts[name][rank]) for whole in (exact, single))
-            error = (gradient.double() - due).norm()
-            if given.job.precision is Precision.FP64:
-                assert error <= 1e-10 * due.norm(), (rank, name)
-            else:
-                allowed = 3 * max((plain.double() - due).norm(), EPS32 * due.norm())
-                assert error <= allowed, (rank, name, float(error), float(allowed))
-
-
-def run_case(pipelines: Sequence[Pipeline], tmp_path: Path, precision: Precision, *, tied: bool = False) -> None:
-    data = write_text(tmp_path / "text")
-    check(inputs(pipelines, data, precision=precision, tied=tied), tmp_path / "run")
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP64])
@@ -179,3 +95,13 @@ def test_gradients_are_right_with_recompute(schedule: ScheduleName, recompute: R
     groups = [[(2, 1)], [(2, 2)]]
     one = pipeline("a", [3], 4, schedule, precision=FP64, groups=groups, recompute=recompute)
     run_case([one], tmp_path, FP64)
+
+
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_gradients_in_16_bit_add_up_in_fp32(precision: Precision, *, tied: bool, tmp_path: Path) -> None:
+    pipelines = [
+        pipeline("a", [2, 4], 4, ScheduleName.ZB_H1, precision=precision),
+        pipeline("b", [3], 2, ScheduleName.ONE_F_ONE_B, base=3, precision=precision, groups=[[(2, 2)], [(2, 1)]]),
+    ]
+    run_case(pipelines, tmp_path, precision, tied=tied)

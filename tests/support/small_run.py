@@ -67,13 +67,15 @@ def pipeline(
     precision: Precision = Precision.FP32,
     groups: Sequence[Sequence[tuple[int, int]]] | None = None,
     places: Sequence[int] | None = None,
+    num_layers: int = NUM_LAYERS,
+    times: Sequence[StageTime] | None = None,
     recompute: Recompute = Recompute.NONE,
 ) -> Pipeline:
     """Stages between `cuts`; `groups` gives (sequences, tp) of each of a stage's groups, one rank by default.
 
     `places` gives the first stage whose ranks each stage has, itself by default.
     """
-    edges = [0, *cuts, NUM_LAYERS]
+    edges = [0, *cuts, num_layers]
     groups = groups or [[(microbatch_sequences, 1)]] * (len(edges) - 1)
     stages: list[Stage] = []
     rank = 0
@@ -85,7 +87,7 @@ def pipeline(
             for sequences, tp in groups[number]:
                 made += (Group(ranks=tuple(range(rank, rank + tp)), tp=tp, sequences=sequences),)
                 rank += tp
-        time_s = StageTime(f=1.0, i=1.0, w=1.0)
+        time_s = times[number] if times else StageTime(f=1.0, i=1.0, w=1.0)
         stages.append(Stage(layers=(start, stop), groups=made, precision=precision, time_s=time_s, recompute=recompute))
     return Pipeline(
         name=name,
@@ -104,6 +106,7 @@ def inputs(
     precision: Precision = Precision.FP32,
     steps: int = 1,
     tied: bool = False,
+    model: ModelSpec | None = None,
     learning_rate: float = 1e-3,
     memory_bytes: float = 1e9,
 ) -> Inputs:
@@ -128,4 +131,4 @@ def inputs(
         pipelines=tuple(pipelines),
         predicted=Predicted(step_time_s=(1.0, 1.0, 1.0)),
     )
-    return Inputs(plan=plan, model=tiny_model(tied=tied), cluster=cluster(memory_bytes), job=job, base=Path())
+    return Inputs(plan=plan, model=model or tiny_model(tied=tied), cluster=cluster(memory_bytes), job=job, base=Path())

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from polyreme.errors import InputError
 from polyreme.schedules.action import Op
 from polyreme.schedules.greedy import GreedyRun, Work
-from polyreme.schedules.interleaved import interleaved_orders
+from polyreme.schedules.interleaved import gpipe_orders, interleaved_orders
 from polyreme.specs.fields import ScheduleName
 from polyreme.specs.plan import Schedule, StageTime
 
@@ -24,7 +24,7 @@ def computing_orders(
     name, num_places, equal = schedule.name, len(places), [_EQUAL] * len(times)
     _check_places(name, places)
     if name is ScheduleName.GPIPE:
-        return [_gpipe(stages, num_microbatches) for stages in places]
+        return gpipe_orders(places, num_microbatches)
     if name is ScheduleName.ONE_F_ONE_B:
         return [_one_f_one_b(num_places, stages[0], num_microbatches) for stages in places]
     if name is ScheduleName.INTERLEAVED:
@@ -71,12 +71,6 @@ def _check_places(name: ScheduleName, places: Places) -> None:
     if name is ScheduleName.ZB_V and [*places] != [(place, last - place) for place in range(len(places))]:
         problem = f"schedule zb-v folds the stages once, worker i holding stages i and {last} - i; here {list(places)}"
         raise InputError.single("plan", problem, fix="use list")
-
-
-def _gpipe(stages: tuple[int, ...], num_microbatches: int) -> list[Work]:
-    """All forwards, then all backwards. Huang et al., arXiv 1811.06965, figure 2c."""
-    forwards = [(Op.FORWARD, stage, number) for stage in stages for number in range(num_microbatches)]
-    return forwards + [(Op.BACKWARD, stage, number) for stage in reversed(stages) for number in range(num_microbatches)]
 
 
 def _one_f_one_b(num_stages: int, stage: int, num_microbatches: int) -> list[Work]:

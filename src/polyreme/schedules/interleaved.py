@@ -1,4 +1,4 @@
-"""Interleaved 1F1B, also where workers hold unequal numbers of stages.
+"""Interleaved 1F1B, also where workers hold unequal numbers of stages, and GPipe, which is the same run far ahead.
 
 Narayanan et al., arXiv 2104.04473, section 2.2: a worker goes through its stages in rounds of as many microbatches as
 there are workers. It runs ahead by the rounds before its last stage and by the way from there to the loss and back,
@@ -13,12 +13,22 @@ from polyreme.schedules.action import RECEIVES_POSTED, Op
 from polyreme.schedules.greedy import Work
 
 
+def gpipe_orders(places: Sequence[tuple[int, ...]], num_microbatches: int) -> list[list[Work]]:
+    """All forwards, then all backwards. Huang et al., arXiv 1811.06965, figure 2c; several stages in rounds, too."""
+    return _orders(places, num_microbatches, [len(stages) * num_microbatches for stages in places])
+
+
 def interleaved_orders(places: Sequence[tuple[int, ...]], num_microbatches: int) -> list[list[Work]]:
-    """Order of every place. Where the pattern would wait for ever, a place does what it can first."""
+    """Order of every place."""
     num_stages = sum(map(len, places))
-    run = _Run(places, num_microbatches)
-    longest = max(stop - start for start, stop in pairwise(run.bounds))
+    longest = max(stop - start for start, stop in pairwise(_round_bounds(num_microbatches, len(places))))
     ahead = [(len(stages) - 1) * longest + 2 * (num_stages - 1 - stages[-1]) for stages in places]
+    return _orders(places, num_microbatches, ahead)
+
+
+def _orders(places: Sequence[tuple[int, ...]], num_microbatches: int, ahead: Sequence[int]) -> list[list[Work]]:
+    """Run the pattern; where it would wait for ever, a place does what it can first."""
+    run = _Run(places, num_microbatches)
     while run.left:
         moved = False
         for place in range(len(places)):
@@ -40,9 +50,7 @@ class _Run:
         self.left = 2 * len(self.place_of) * num_microbatches
         self.orders: list[list[Work]] = [[] for _ in places]
         self.done = {op: [0] * len(self.place_of) for op in (Op.FORWARD, Op.BACKWARD)}
-        num_rounds = max(1, num_microbatches // len(places))
-        self.bounds = [num_microbatches * number // num_rounds for number in range(num_rounds + 1)]
-        """Where rounds begin and the last ends; what fills no round is spread over them."""
+        self.bounds = _round_bounds(num_microbatches, len(places))
 
     def wanted(self, place: int, ahead: int) -> tuple[Op, int]:
         """What the pattern has next: a forward while not more than `ahead` are without their backward."""
@@ -83,3 +91,9 @@ class _Run:
         if self.place_of.get(neighbour, self.place_of[stage]) == self.place_of[stage]:
             return True
         return self.done[op][stage] < self.done[op][neighbour] + RECEIVES_POSTED
+
+
+def _round_bounds(num_microbatches: int, num_places: int) -> list[int]:
+    """Where rounds begin and the last ends; what fills no round is spread over them."""
+    num_rounds = max(1, num_microbatches // num_places)
+    return [num_microbatches * number // num_rounds for number in range(num_rounds + 1)]

@@ -127,8 +127,8 @@ def _boundary(action: Action) -> Boundary:
 def _deadlock_problems(lists: ActionLists, posted: int | None) -> list[str]:
     """Run the lists; name every rank that waits for ever and what for.
 
-    A send waits while `posted` earlier messages are untaken by a receiver, not at all if None. A worker that sends to
-    itself never waits.
+    A send waits while `posted` earlier messages are untaken by a receiver, not at all if None. Ranks that hold the
+    stages on both sides never wait: what they exchange is buffered.
     """
     run = _Run(lists, posted)
     moved = True
@@ -167,8 +167,8 @@ class _Run:
         boundary = _boundary(action)
         if action.op in RECEIVED_AS:
             ends, others = self.sent[boundary], self.taken[boundary]
-            taken = [count for other, count in others.items() if other != rank]
-            if self.posted is not None and taken and ends[rank] >= min(taken) + self.posted:
+            inside = rank in others or not others
+            if self.posted is not None and not inside and ends[rank] >= min(others.values()) + self.posted:
                 return False
             ends[rank] += 1
         elif action.op in RECV_OPS:
