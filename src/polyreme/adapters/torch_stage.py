@@ -23,26 +23,33 @@ class _Kept:
 
 
 class TorchStage:
-    """A `StageModule` over `StageLayers`. The loss's backward starts from `loss_seed`: 1 / tokens of the step."""
+    """A `StageModule` over `StageLayers`. The loss's backward starts from `loss_seed`: 1 / tokens of the step.
 
-    def __init__(self, layers: StageLayers, memory: MemoryLedger | None = None) -> None:
+    `splits` says whether backwards will come in two halves; linear layers are slightly slower then.
+    """
+
+    def __init__(self, layers: StageLayers, memory: MemoryLedger | None = None, *, splits: bool = False) -> None:
         self.layers = layers
         self.memory = memory
         self.loss_seed = 1.0
         self._kept: dict[int, _Kept] = {}
-        self._weights = {parameter.untyped_storage().data_ptr() for parameter in layers.parameters()}
+        self._kept_bytes: dict[torch.Size, int] = {}
         self._queue = WeightGradients()
-        split_linears(layers, self._queue)
+        if splits:
+            split_linears(layers, self._queue)
 
     def forward(self, microbatch: int, value: Tensor, labels: Tensor | None) -> Tensor:
         """See `StageModule`. Values: token ids [sequences, tokens] or hidden states [sequences, own tokens, hidden]."""
         if value.is_floating_point():
             value.requires_grad_()
-        kept_bytes = 0
-        if self.memory is None:
-            output = self.layers(value, labels)
+        kept_bytes = self._kept_bytes.get(value.shape)
+        if kept_bytes is None:
+            weights = {parameter.untyped_storage().data_ptr() for parameter in self.layers.parameters()}
+            output, kept_bytes = count_kept(lambda: self.layers(value, labels), weights)
+            self._kept_bytes[value.shape] = kept_bytes
         else:
-            output, kept_bytes = count_kept(lambda: self.layers(value, labels), self._weights)
+            output = self.layers(value, labels)
+        if self.memory is not None:
             self.memory.hold("activations", kept_bytes)
         self._kept[microbatch] = _Kept(value, output, kept_bytes, [])
         result: Tensor = output.detach()

@@ -1,7 +1,7 @@
 """Puts one worker together from its run folder: driver, connections, stages, optimizer, data, executor."""
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from polyreme.runtime.faults import parse_fault
 from polyreme.runtime.gradsync import GradientSync
 from polyreme.runtime.mesh import GroupMaker, join, reductions, tensor_groups
 from polyreme.runtime.wiring import wire
+from polyreme.schedules.action import Action, Op
 from polyreme.schedules.lower import lower
 from polyreme.specs.fields import Precision
 from polyreme.specs.io import load_cluster, load_job, load_model, load_plan
@@ -61,8 +62,11 @@ class Assembly:
         self.update.step_number = step
         for stage in self.stages.values():
             stage.loss_seed = self.update.scale.value / targets
-        source = StepBatch(self.corpus, seed, step, batch.tokens_per_sequence, self.shares)
-        return self.executor.run_step(step, source), targets
+        return self.executor.run_step(step, self.batch(step)), targets
+
+    def batch(self, step: int, shares: Shares | None = None) -> StepBatch:
+        """The data of a step; this worker's part of it unless other shares are given."""
+        return StepBatch(self.corpus, self.job.seed, step, self.plan.batch.tokens_per_sequence, shares or self.shares)
 
 
 def step_update(
@@ -89,7 +93,8 @@ def assemble(
     summing = reductions(shared, rank, backends, groups)
 
     memory = MemoryLedger(f"{device.name} ({device.kind.name})", info.memory_bytes)
-    stages = _build_stages(plan, model, job, rank, tensor_groups(plan, rank, groups), memory)
+    actions = lower(plan, shared)[rank]
+    stages = _build_stages(plan, model, job, rank, actions, tensor_groups(plan, rank, groups), memory)
     parameters = {name: parameter for stage in stages.values() for name, parameter in stage.state().items()}
     held = {name: of_ranks[rank] for name, of_ranks in holders(plan, model).items() if rank in of_ranks}
     counted = [atom for atom in atoms(plan, model) if atom.owners[0] == rank]
@@ -100,7 +105,7 @@ def assemble(
     update = make_update(job, sync, parameters, memory, scale)
     executor = Executor(
         rank,
-        lower(plan, shared)[rank],
+        actions,
         wiring,
         driver,
         recorder,
@@ -127,6 +132,7 @@ def _build_stages(
     model: ModelSpec,
     job: JobSpec,
     rank: int,
+    actions: Sequence[Action],
     tensor_ranks: Mapping[Place, TensorGroup],
     memory: MemoryLedger,
 ) -> dict[Place, TorchStage]:
@@ -145,5 +151,6 @@ def _build_stages(
             named,
         )
         named.update(layers.named)
-        stages[place] = TorchStage(layers, memory)
+        splits = any((one.op, one.pipeline, one.stage) == (Op.INPUT_GRADIENT, *place) for one in actions)
+        stages[place] = TorchStage(layers, memory, splits=splits)
     return stages

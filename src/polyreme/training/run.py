@@ -26,10 +26,12 @@ from polyreme.errors import (
     WorkerLostError,
 )
 from polyreme.layout.instances import instances, stages_of
+from polyreme.layout.owners import buckets
 from polyreme.layout.requirements import required_features
 from polyreme.runtime.faults import Fault
 from polyreme.runtime.launch import Failure, Message, Workers, check_platform
 from polyreme.schedules.action import recorded_action
+from polyreme.schedules.lower import lower
 from polyreme.specs.cluster import ClusterSpec
 from polyreme.specs.fields import Feature, Precision
 from polyreme.specs.io import save, to_data, write_atomically
@@ -140,7 +142,10 @@ def run(
 
 
 def check_runnable(inputs: Inputs) -> None:
-    """InputError if plan, model and job are not for each other, or ask for what the runtime cannot do."""
+    """InputError if plan, model and job are not for each other, or ask for what the runtime cannot do.
+
+    Lowering the plan here finds schedules that its stages do not fit before a worker starts.
+    """
     plan, model, job, problems = inputs.plan, inputs.model, inputs.job, []
     missing = [feature for feature in required_features(plan, model) if feature not in SUPPORTED]
     if missing:
@@ -162,6 +167,7 @@ def check_runnable(inputs: Inputs) -> None:
         problems.append(f"devices of driver {', '.join(sorted(drivers))} cannot run yet; cpu and emulated can")
     if problems:
         raise InputError.single("plan", "; ".join(problems), fix="plan, explain and simulate work for it")
+    lower(plan, buckets(plan, model))
 
 
 def _batch_text(batch: Batch) -> str:
