@@ -27,7 +27,7 @@ from polyreme.specs.job import AdamW, JobSpec
 from polyreme.specs.plan import Plan
 from polyreme.telemetry.recorder import EventRecorder
 from polyreme.training.batches import StepBatch
-from polyreme.training.corpus import Corpus, open_corpus
+from polyreme.training.data import JobData, open_data
 from polyreme.training.settings import WorkerSettings
 
 Parameters = Mapping[str, nn.Parameter]
@@ -40,7 +40,7 @@ class Assembly:
 
     plan: Plan
     job: JobSpec
-    corpus: Corpus
+    data: JobData
     stages: Mapping[Place, TorchStage]
     shares: Mapping[Place, tuple[PipelineInstance, int, int]]
     parameters: Parameters
@@ -51,10 +51,10 @@ class Assembly:
     def run_step(self, step: int) -> tuple[float, int]:
         """(sum of this worker's losses, tokens of the whole step that count). Gradients are of their quotient."""
         seed, batch = self.job.seed, self.plan.batch
-        targets = self.corpus.count_targets(seed, step, batch.sequences, batch.tokens_per_sequence)
+        targets = self.data.training.count_targets(seed, step, batch.sequences, batch.tokens_per_sequence)
         for stage in self.stages.values():
             stage.loss_seed = 1.0 / targets
-        source = StepBatch(self.corpus, seed, step, batch.tokens_per_sequence, self.shares)
+        source = StepBatch(self.data.training, seed, step, batch, self.shares)
         return self.executor.run_step(step, source), targets
 
 
@@ -98,7 +98,7 @@ def assemble(settings: WorkerSettings, listener: socket.socket | None, make_upda
     return Assembly(
         plan=plan,
         job=job,
-        corpus=open_corpus(job.data, Path(settings.data_base)),
+        data=_data(settings, job, model.vocab_size),
         stages=stages,
         shares=shares,
         parameters=parameters,
@@ -106,3 +106,10 @@ def assemble(settings: WorkerSettings, listener: socket.socket | None, make_upda
         recorder=recorder,
         executor=executor,
     )
+
+
+def _data(settings: WorkerSettings, job: JobSpec, vocab_size: int) -> JobData:
+    data = open_data(job, Path(settings.data_base), vocab_size)
+    if settings.data_inventory is not None:
+        data.check_unchanged(settings.data_inventory)
+    return data

@@ -27,7 +27,7 @@ def whole_batch(pipelines: list[Pipeline], tmp_path: Path) -> tuple[Tensor, Tens
         for instance, stage in stages_of(given.plan, rank):
             if stage == 0:
                 place = {(instance.name, 0): (instance, *share(instance, 0, rank))}
-                batch = StepBatch(corpus, given.job.seed, STEP, NUM_TOKENS, place)
+                batch = StepBatch(corpus, given.job.seed, STEP, given.plan.batch, place)
                 by_place.setdefault(instance.name, []).append((instance.pipeline.microbatches, batch))
     for name, batches in by_place.items():
         for microbatch in range(batches[0][0]):
