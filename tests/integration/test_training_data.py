@@ -69,6 +69,7 @@ def test_data_that_changes_ends_the_run_with_its_name_and_no_traceback(change: s
     assert ("cannot be read: No such file" if change == "gone" else "bytes when it was opened and has 18 now") in text
     assert ".bin" in text
     assert "Traceback" not in text
+    assert "InputError" not in text
     assert json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))["exit_code"] == 2
 
 

@@ -288,7 +288,7 @@ class _Run:
         kinds: dict[int, type[PolyremeError]] = {5: OutOfDeviceMemoryError, 6: DivergedError}
         card = "\n".join(f"  {key:<10}{value}" for key, value in self.failure.items() if value is not None)
         if message.get("exit_code") == InputError.exit_code:
-            return InputError.single(f"rank {rank}", exception)
+            return InputError.single(f"rank {rank}", exception.partition("\n")[2].strip() or exception)
         return kinds.get(message.get("exit_code", 4), WorkerLostError)(
             f"rank {rank} failed and the run was ended\n{card}"
         )

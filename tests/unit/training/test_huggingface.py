@@ -109,6 +109,17 @@ def test_text_is_tokenized_once_and_found_again(tmp_path: Path, cache: Path) -> 
     assert third.inventory != first.inventory
 
 
+def test_empty_cells_and_parts_of_a_split_are_read(tmp_path: Path) -> None:
+    whole = datasets.Dataset.from_dict({"text": ["ab", None, "abcd"], "input_ids": [[1, 2], None, [3, 4, 5]]})
+    whole.to_parquet(str(tmp_path / "a.parquet"))
+    whole.select([2, 1, 0]).save_to_disk(str(tmp_path / "reordered"))
+    write_tokenizer(tmp_path / "t.json")
+    assert contents(opened(tmp_path, files=("a.parquet",), tokenizer="bytes")) == [[97, 98], [], [97, 98, 99, 100]]
+    assert contents(opened(tmp_path, files=("a.parquet",), tokenizer="t.json")) == [[0], [], [0]]
+    assert contents(opened(tmp_path, files=("a.parquet",), split="train[1:]", column="input_ids")) == [[], [3, 4, 5]]
+    assert contents(opened(tmp_path, dataset="reordered", column="input_ids")) == [[3, 4, 5], [], [1, 2]]
+
+
 def test_the_last_rows_are_held_out(tmp_path: Path) -> None:
     whole = opened(tmp_path, files=write_files(tmp_path)["parquet"], column="input_ids")
     for count in range(1, 5):
