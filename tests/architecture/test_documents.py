@@ -13,6 +13,7 @@ import pytest
 from polyreme.cli.main import COMMANDS
 from polyreme.errors import PolyremeError
 from polyreme.specs import cluster, device, events, job, model, plan, profile, report
+from polyreme.specs.io import load_job
 
 ROOT = Path(__file__).resolve().parents[2]
 READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
@@ -93,6 +94,18 @@ def test_every_field_of_a_file_is_in_the_reference(module: object) -> None:
     names = {field.name for item in own for field in dataclasses.fields(item)}
     assert names
     assert {name for name in names if not re.search(rf"`{name}`", page)} == set()
+
+
+def test_examples_of_data_in_the_reference_are_jobs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
+    section = page.split("\n### data\n")[1].split("\n## ")[0]
+    examples = re.findall(r"```yaml\n(.*?)```", section, flags=re.DOTALL)
+    head = "name: j\nmodel: m\ncluster: c\nbatch: {sequences: 8, tokens_per_sequence: 16}\n"
+    kinds = set()
+    for example in examples:
+        (tmp_path / "job.yaml").write_text(head + example, encoding="utf-8")
+        kinds.add(load_job(tmp_path / "job.yaml").data.kind)
+    assert kinds == {"text", "tokens", "huggingface"}
 
 
 def test_event_ops_and_record_size_are_in_the_reference() -> None:

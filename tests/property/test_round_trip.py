@@ -15,7 +15,17 @@ from polyreme.specs import io
 from polyreme.specs.cluster import ClusterSpec, Connection, DeviceEntry, Node, NodeLinks
 from polyreme.specs.device import DeviceKind, LinkKind
 from polyreme.specs.fields import Feature, LayerKind, Objective, Precision, Recompute, ScheduleName
-from polyreme.specs.job import AdamW, Batch, JobSpec, Limits, TextData
+from polyreme.specs.job import (
+    AdamW,
+    Batch,
+    Evaluation,
+    HuggingFaceData,
+    JobSpec,
+    Limits,
+    TextData,
+    TokenData,
+    TokenDtype,
+)
 from polyreme.specs.model import ModelFamily, ModelSpec
 from polyreme.specs.plan import (
     EdgeSetting,
@@ -93,6 +103,12 @@ MODELS = st.builds(
     attention_window=st.none() | COUNT,
 )
 BATCHES = st.builds(Batch, sequences=COUNT, tokens_per_sequence=COUNT)
+DATA = (
+    st.builds(TextData, paths=listed(TEXT), suffixes=listed(TEXT, least=1))
+    | st.builds(TokenData, paths=listed(TEXT, least=1), dtype=st.sampled_from(TokenDtype), eos_token=st.none() | WHOLE)
+    | st.builds(HuggingFaceData, dataset=TEXT, config=st.none() | TEXT, split=TEXT, column=TEXT)
+    | st.builds(HuggingFaceData, files=listed(TEXT, least=1), tokenizer=st.none() | TEXT)
+)
 JOBS = st.builds(
     JobSpec,
     name=TEXT,
@@ -104,7 +120,8 @@ JOBS = st.builds(
     schedule=st.none() | st.sampled_from(ScheduleName),
     limits=st.builds(Limits, memory_fraction=FRACTION, step_time_s=st.none() | POSITIVE),
     optimizer=st.builds(AdamW, learning_rate=POSITIVE, beta1=FRACTION, weight_decay=NON_NEGATIVE),
-    data=st.builds(TextData, paths=listed(TEXT), suffixes=listed(TEXT, least=1)),
+    data=DATA,
+    evaluation=st.none() | st.builds(Evaluation, every_steps=COUNT, sequences=COUNT, data=st.none() | DATA),
     steps=COUNT,
     seed=WHOLE,
 )

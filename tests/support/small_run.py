@@ -7,7 +7,7 @@ from pathlib import Path
 from polyreme.specs.cluster import ClusterSpec, DeviceEntry, Node, NodeLinks
 from polyreme.specs.device import DeviceKind, LinkKind
 from polyreme.specs.fields import Precision, Recompute, ScheduleName
-from polyreme.specs.job import AdamW, Batch, JobSpec, TextData
+from polyreme.specs.job import AdamW, Batch, Data, JobSpec, TextData
 from polyreme.specs.model import ModelFamily, ModelSpec
 from polyreme.specs.plan import Group, Pipeline, Plan, Predicted, Schedule, Stage, StageTime
 from polyreme.specs.plan import Inputs as PlanInputs
@@ -101,7 +101,7 @@ def pipeline(
 
 def inputs(
     pipelines: Sequence[Pipeline],
-    data: TextData,
+    data: Data,
     *,
     precision: Precision = Precision.FP32,
     steps: int = 1,

@@ -178,7 +178,7 @@ def _check_schema(kind: type[Any], document: Document) -> None:
 
 def _fault(kind: type[Any], document: Document, details: ErrorDetails, *, hint: bool) -> Fault:
     """pydantic's error in our words; looks for what was meant only if `hint`, since that takes time."""
-    path = _document_path(document.data, details["loc"])
+    path = _document_path(document.data, details["loc"], absent=details["type"] == "missing")
     value = details["input"]
     problem, fix = details["msg"], None
     match details["type"]:
@@ -186,7 +186,13 @@ def _fault(kind: type[Any], document: Document, details: ErrorDetails, *, hint: 
             problem, fix = "is required but missing", None
         case "unexpected_keyword_argument":
             problem = "is not a known key"
-            fix = _did_you_mean(str(path[-1]), _field_names(kind, path[:-1])) if hint else None
+            names = _field_names(kind, path[:-1], _value_at(document.data, path[:-1])) if hint else []
+            fix = _did_you_mean(str(path[-1]), names)
+        case "union_tag_invalid":
+            path, stated = (*path, "kind"), value["kind"]
+            known = re.findall(r"'([^']+)'", str(details.get("ctx", {}).get("expected_tags", "")))
+            problem = f"{_short(stated)} is not one of {', '.join(known)}"
+            fix = _did_you_mean(str(stated), known, listed=False)
         case "enum" | "literal_error":
             expected = str(details.get("ctx", {}).get("expected", ""))
             problem = f"{_short(value)} is not one of {expected}"
@@ -200,11 +206,14 @@ def _fault(kind: type[Any], document: Document, details: ErrorDetails, *, hint: 
     return Fault(source=document.where(path), path=format_path(path), problem=problem, fix=fix)
 
 
-def _document_path(data: Any, loc: tuple[int | str, ...]) -> DocPath:
-    """pydantic's location without the names it adds for alternatives: keep what leads through the data."""
+def _document_path(data: Any, loc: tuple[int | str, ...], *, absent: bool) -> DocPath:
+    """pydantic's location without the names it adds for alternatives: keep what leads through the data.
+
+    The last part is kept as well if it is of an `absent` key.
+    """
     path: list[str | int] = []
     for position, part in enumerate(loc):
-        last = position == len(loc) - 1
+        last = absent and position == len(loc) - 1
         if isinstance(data, dict) and (part in data or last):
             path.append(part)
             data = data.get(part)
@@ -214,8 +223,14 @@ def _document_path(data: Any, loc: tuple[int | str, ...]) -> DocPath:
     return tuple(path)
 
 
-def _field_names(kind: Any, path: DocPath) -> list[str]:
-    """Keys allowed in the mapping at `path` of a file of `kind`."""
+def _value_at(data: Any, path: DocPath) -> Any:
+    for part in path:
+        data = data[part]
+    return data
+
+
+def _field_names(kind: Any, path: DocPath, value: Any) -> list[str]:
+    """Keys allowed in the mapping `value` at `path` of a file of `kind`; of alternatives, in the one that it names."""
     for part in path:
         candidates = list(_dataclasses_in(kind))
         if isinstance(part, int) or not candidates:
@@ -224,7 +239,13 @@ def _field_names(kind: Any, path: DocPath) -> list[str]:
         for candidate in candidates:
             hints |= _hints(candidate)
         kind = hints.get(part, kind)
-    return [name for candidate in _dataclasses_in(kind) for name in _keys(candidate)]
+    found = list(_dataclasses_in(kind))
+    tags = {
+        candidate: [field.default for field in dataclasses.fields(candidate) if field.name == "kind"]
+        for candidate in found
+    }
+    named = [candidate for candidate in found if value.get("kind", "text") in tags[candidate]]
+    return [name for candidate in named or found for name in _keys(candidate)]
 
 
 @functools.cache
@@ -243,7 +264,7 @@ def _keys(spec_class: Any) -> tuple[str, ...]:
 
 def _dataclasses_in(kind: Any) -> Iterator[Any]:
     """The spec classes that a type may hold, through tuples, dicts, optionals and annotations."""
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         yield kind
     elif typing.get_origin(kind) is not None or isinstance(kind, types.UnionType):
         for argument in typing.get_args(kind):

@@ -2,9 +2,10 @@
 
 import math
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Len
+from pydantic import Discriminator, Tag
 
 from polyreme.specs.fields import (
     Fraction,
@@ -79,8 +80,74 @@ class AdamW:
 class TextData:
     """Byte-level text: files or folders, relative to the job file. Empty: the Python standard library's sources."""
 
+    kind: Literal["text"] = "text"
     paths: tuple[Text, ...] = ()
     suffixes: Annotated[tuple[Text, ...], Len(1)] = (".py", ".txt", ".md", ".rst")
+
+
+class TokenDtype(StrEnum):
+    """Number format of a raw file of token ids; little-endian."""
+
+    UINT16 = "uint16"
+    UINT32 = "uint32"
+
+
+@spec
+class TokenData:
+    """Token ids in `.npy` files or raw files of `dtype`; files, or folders of `.bin` and `.npy` files.
+
+    With `eos_token` all files are one stream, separated by it; without, no sequence runs over the end of a file.
+    """
+
+    kind: Literal["tokens"] = "tokens"
+    paths: Annotated[tuple[Text, ...], Len(1)]
+    dtype: TokenDtype = TokenDtype.UINT16
+    eos_token: NonNegativeInt | None = None
+
+
+@spec
+class HuggingFaceData:
+    """Rows of a dataset that the `datasets` library reads, one document each.
+
+    `dataset` is a folder or a name on the hub, `files` are local parquet, JSON or text files; one of them is given.
+    `tokenizer` is `bytes`, a tokenizer.json, a folder that holds one, or a name on the hub; none if `column` holds ids.
+    """
+
+    kind: Literal["huggingface"] = "huggingface"
+    dataset: Text | None = None
+    config: Text | None = None
+    files: tuple[Text, ...] = ()
+    split: Text = "train"
+    column: Text = "text"
+    tokenizer: Text | None = None
+
+    def __post_init__(self) -> None:
+        if (self.dataset is None) == (not self.files):
+            raise ValueError("give either dataset or files")
+        if self.config is not None and self.dataset is None:
+            raise ValueError("config belongs to dataset, not to files")
+
+
+def _kind(data: Any) -> str:
+    """Name of the alternative that `data`, from a file or made in code, is meant to be."""
+    return str(data.get("kind", "text")) if isinstance(data, dict) else str(getattr(data, "kind", "text"))
+
+
+Data = Annotated[
+    Annotated[TextData, Tag("text")]
+    | Annotated[TokenData, Tag("tokens")]
+    | Annotated[HuggingFaceData, Tag("huggingface")],
+    Discriminator(_kind),
+]
+
+
+@spec
+class Evaluation:
+    """Loss on `sequences` fixed sequences every `every_steps` steps, by default on a part that training never draws."""
+
+    every_steps: PositiveInt
+    sequences: PositiveInt
+    data: Data | None = None
 
 
 @spec
@@ -97,6 +164,7 @@ class JobSpec:
     schedule: ScheduleName | None = None
     limits: Limits = Limits()
     optimizer: AdamW = AdamW()
-    data: TextData = TextData()
+    data: Data = TextData()
+    evaluation: Evaluation | None = None
     steps: PositiveInt = 100
     seed: NonNegativeInt = 0

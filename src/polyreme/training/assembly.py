@@ -31,7 +31,7 @@ from polyreme.specs.model import ModelSpec
 from polyreme.specs.plan import Plan
 from polyreme.telemetry.recorder import EventRecorder
 from polyreme.training.batches import Shares, StepBatch, shares_of
-from polyreme.training.corpus import Corpus, open_corpus
+from polyreme.training.data import JobData, open_data
 from polyreme.training.settings import WorkerSettings
 from polyreme.training.update import FIRST_FP16_SCALE, LossScale, StepUpdate
 
@@ -45,7 +45,7 @@ class Assembly:
 
     plan: Plan
     job: JobSpec
-    corpus: Corpus
+    data: JobData
     stages: Mapping[Place, TorchStage]
     shares: Shares
     parameters: Parameters
@@ -58,15 +58,26 @@ class Assembly:
     def run_step(self, step: int) -> tuple[float, int]:
         """(sum of this worker's losses, tokens of the whole step that count). Gradients are of their quotient."""
         seed, batch = self.job.seed, self.plan.batch
-        targets = self.corpus.count_targets(seed, step, batch.sequences, batch.tokens_per_sequence)
+        targets = self.data.training.count_targets(seed, step, batch.sequences, batch.tokens_per_sequence)
         self.update.step_number = step
         for stage in self.stages.values():
             stage.loss_seed = self.update.scale.value / targets
         return self.executor.run_step(step, self.batch(step)), targets
 
+    def run_evaluation(self, step: int) -> tuple[float, int]:
+        """(sum of this worker's losses, tokens that count) over the evaluation data, in passes of a batch each."""
+        evaluation, batch = self.data.evaluation, self.plan.batch
+        assert evaluation is not None and self.job.evaluation is not None
+        loss_sum, targets = 0.0, 0
+        for number in range(-(-self.job.evaluation.sequences // batch.sequences)):
+            targets += evaluation.count_targets(self.job.seed, number, batch.sequences, batch.tokens_per_sequence)
+            source = StepBatch(evaluation, self.job.seed, number, batch, self.shares)
+            loss_sum += self.executor.run_evaluation(step, source)
+        return loss_sum, targets
+
     def batch(self, step: int, shares: Shares | None = None) -> StepBatch:
         """The data of a step; this worker's part of it unless other shares are given."""
-        return StepBatch(self.corpus, self.job.seed, step, self.plan.batch.tokens_per_sequence, shares or self.shares)
+        return StepBatch(self.data.training, self.job.seed, step, self.plan.batch, shares or self.shares)
 
 
 def step_update(
@@ -115,7 +126,7 @@ def assemble(
     return Assembly(
         plan=plan,
         job=job,
-        corpus=open_corpus(job.data, Path(settings.data_base)),
+        data=_data(settings, job, model.vocab_size),
         stages=stages,
         shares=shares_of(plan, rank),
         parameters=parameters,
@@ -154,3 +165,8 @@ def _build_stages(
         splits = any((one.op, one.pipeline, one.stage) == (Op.INPUT_GRADIENT, *place) for one in actions)
         stages[place] = TorchStage(layers, memory, splits=splits)
     return stages
+def _data(settings: WorkerSettings, job: JobSpec, vocab_size: int) -> JobData:
+    data = open_data(job, Path(settings.data_base), vocab_size)
+    if settings.data_inventory is not None:
+        data.check_unchanged(settings.data_inventory)
+    return data

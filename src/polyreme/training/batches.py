@@ -9,8 +9,9 @@ from polyreme.layout.boundaries import boxes
 from polyreme.layout.instances import PipelineInstance, stages_of
 from polyreme.models.llama import IGNORED_LABEL
 from polyreme.runtime.executor import Place
+from polyreme.specs.job import Batch
 from polyreme.specs.plan import Plan
-from polyreme.training.corpus import Corpus
+from polyreme.training.source import DataSource
 
 Shares = Mapping[Place, tuple[PipelineInstance, int, int]]
 """Place -> (pipeline, first and last sequence of each microbatch that a worker takes there)."""
@@ -30,30 +31,31 @@ class StepBatch:
 
     def __init__(
         self,
-        corpus: Corpus,
+        source: DataSource,
         seed: int,
         step: int,
-        num_tokens: int,
+        batch: Batch,
         shares: Shares,
     ) -> None:
-        self.corpus, self.seed, self.step, self.num_tokens, self.shares = corpus, seed, step, num_tokens, shares
+        self.source, self.seed, self.step, self.batch, self.shares = source, seed, step, batch, shares
 
     def tokens(self, place: Place, microbatch: int) -> Tensor:
-        """Token ids [sequences, tokens], zero after the end of a document."""
+        """Token ids [sequences, tokens], zero after the end of what was read."""
         return self._read(place, microbatch)[0]
 
     def labels(self, place: Place, microbatch: int) -> Tensor:
-        """Next token of each position [sequences, tokens]; IGNORED_LABEL after the end of a document."""
+        """Next token of each position [sequences, tokens]; IGNORED_LABEL after it."""
         return self._read(place, microbatch)[1]
 
     def _read(self, place: Place, microbatch: int) -> tuple[Tensor, Tensor]:
         instance, start, stop = self.shares[place]
         first = instance.first_sequence + microbatch * instance.pipeline.microbatch_sequences
-        tokens = torch.zeros((stop - start, self.num_tokens), dtype=torch.int64)
+        num_sequences, num_tokens = self.batch.sequences, self.batch.tokens_per_sequence
+        tokens = torch.zeros((stop - start, num_tokens), dtype=torch.int64)
         labels = torch.full_like(tokens, IGNORED_LABEL)
-        for row in range(stop - start):
-            window = self.corpus.window(self.seed, self.step, first + start + row, self.num_tokens)
-            content = torch.frombuffer(bytearray(self.corpus.read(window)), dtype=torch.uint8)
-            tokens[row, : window.num_targets] = content[:-1]
-            labels[row, : window.num_targets] = content[1:]
+        for row, sequence in enumerate(range(first + start, first + stop)):
+            read = self.source.read_sequence(self.seed, self.step, sequence, num_sequences, num_tokens)
+            content, num_targets = torch.from_numpy(read), max(len(read) - 1, 0)
+            tokens[row, :num_targets] = content[:-1]
+            labels[row, :num_targets] = content[1:]
         return tokens, labels

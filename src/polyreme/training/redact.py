@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 HIDDEN = "<redacted>"
-_NAME = r"passw(?:or)?d|secret|credential|authorization|token(?!s|iz)|(?:api|access|private)[_-]?key"
+_NAME = r"passw(?:or)?d|secret|credential|authorization|(?<!eos_)token(?!s|iz)|(?:api|access|private)[_-]?key"
 _SECRET_KEY = re.compile(_NAME, re.IGNORECASE)
 _URL_USER = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _ASSIGNED = re.compile(rf"(?im)([\w-]*(?:{_NAME})[\w-]*(?:=|:\s*))[^&\s].*?(?=&|$)")

@@ -41,7 +41,7 @@ from polyreme.specs.plan import Plan
 from polyreme.specs.profile import ProfileSpec
 from polyreme.specs.report import Report
 from polyreme.telemetry.reading import read_event_log
-from polyreme.training.corpus import MIN_VOCAB, Corpus, open_corpus
+from polyreme.training.data import JobData, open_data, vocabulary_problems
 from polyreme.training.redact import redact
 from polyreme.training.settings import WorkerSettings
 from polyreme.training.weights import INDEX_FILE, huggingface_config, weight_index
@@ -115,14 +115,15 @@ def run(
     """
     check_platform()
     check_runnable(inputs)
-    corpus = open_corpus(inputs.job.data, inputs.base)
-    _write_inputs(inputs, run_dir, corpus)
+    data = open_data(inputs.job, inputs.base.resolve(), inputs.model.vocab_size)
+    _write_inputs(inputs, run_dir, data)
     settings = WorkerSettings(
         run_dir=str(run_dir.resolve()),
         data_base=str(inputs.base.resolve()),
         num_cores=num_cores or usable_cores(),
         save_weights=save_weights,
         fault=str(fault) if fault is not None else None,
+        data_inventory=data.inventory,
     )
     run_ = _Run(inputs, run_dir, on_step)
     try:
@@ -156,8 +157,7 @@ def check_runnable(inputs: Inputs) -> None:
         problems.append(f"the plan is for a batch of {_batch_text(plan.batch)}, the job has {_batch_text(job.batch)}")
     if model.family is not ModelFamily.LLAMA or model.rope_scaling or model.attention_window:
         problems.append("only family llama without rope_scaling and attention_window can be trained yet")
-    if model.vocab_size < MIN_VOCAB:
-        problems.append(f"byte-level text needs vocab_size >= {MIN_VOCAB}, the model has {model.vocab_size}")
+    problems += vocabulary_problems(job, model.vocab_size)
     precisions = {stage.precision for pipeline in plan.pipelines for stage in pipeline.stages} | {job.precision}
     if not precisions <= set(PRECISIONS):
         problems.append(f"precision {', '.join(sorted(precisions))} cannot run yet; {', '.join(PRECISIONS)} can")
@@ -307,7 +307,7 @@ class _Run:
         kinds: dict[int, type[PolyremeError]] = {5: OutOfDeviceMemoryError, 6: DivergedError}
         card = "\n".join(f"  {key:<10}{value}" for key, value in self.failure.items() if value is not None)
         if message.get("exit_code") == InputError.exit_code:
-            return InputError.single(f"rank {rank}", exception)
+            return InputError.single(f"rank {rank}", exception.partition("\n")[2].strip() or exception)
         return kinds.get(message.get("exit_code", 4), WorkerLostError)(
             f"rank {rank} failed and the run was ended\n{card}"
         )
@@ -316,7 +316,8 @@ class _Run:
 def _exit_text(status: int | None) -> str:
     if status is None or status >= 0:
         return f"the process ended with exit status {status}"
-    return f"the process was ended by {signal.Signals(-status).name}"
+    mapped = " (a file that is mapped into memory was cut short)" if -status == signal.SIGBUS else ""
+    return f"the process was ended by {signal.Signals(-status).name}{mapped}"
 
 
 def _worker_main() -> Any:
@@ -330,7 +331,7 @@ def _enter_worker(*arguments: Any) -> None:
     worker_main(*arguments)
 
 
-def _write_inputs(inputs: Inputs, run_dir: Path, corpus: Corpus) -> None:
+def _write_inputs(inputs: Inputs, run_dir: Path, data: JobData) -> None:
     """Everything that the run is made from, secrets taken out, before anything starts."""
     for folder in ("logs", "events"):
         (run_dir / folder).mkdir(parents=True, exist_ok=True)
@@ -351,8 +352,8 @@ def _write_inputs(inputs: Inputs, run_dir: Path, corpus: Corpus) -> None:
         "cpu": platform.processor() or platform.machine(),
         "cores": usable_cores(),
         "seed": inputs.job.seed,
-        "data_digest": corpus.digest,
-        "data_files": len(corpus.paths),
+        "data_digest": data.training.digest,
+        "evaluation_digest": data.evaluation.digest if data.evaluation is not None else None,
         "started_unix_s": time.time(),
         "command": redact(_command(sys.argv)),
     }

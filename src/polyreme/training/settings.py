@@ -10,7 +10,10 @@ NO_STEP = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """`num_cores` is what emulated speeds are scaled to; `fault` the text of a scripted fault for this run."""
+    """`num_cores` is what emulated speeds are scaled to; `fault` the text of a scripted fault for this run.
+
+    `data_inventory` is what the launcher found of the data; a worker that finds something else refuses.
+    """
 
     run_dir: str
     data_base: str
@@ -19,6 +22,7 @@ class WorkerSettings:
     num_cores: int
     save_weights: bool = True
     fault: str | None = None
+    data_inventory: str | None = None
 
     @property
     def folder(self) -> Path:

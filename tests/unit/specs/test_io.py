@@ -46,6 +46,18 @@ def test_every_fault_of_a_file_is_reported_at_its_line(tmp_path: Path) -> None:
         ("seed: 1", "zzz: 1", "x.yaml:12: zzz: is not a known key; known keys: schema, name, model"),
         ("limits: {", "limits: []\nx: {", "x.yaml:8: limits: got []"),
         ("optimizer: {", "optimizer: fast\nx: {", "x.yaml:9: optimizer: got 'fast', a mapping of keys to values"),
+        ("data: {", "data: {kind: token, ", "x.yaml:10: data.kind: 'token' is not one of text, tokens, huggingface"),
+        ("data: {", "data: {kind: token, ", "did you mean tokens?"),
+        ("data: {", "data: {kind: [text], ", "data.kind: ['text'] is not one of text, tokens, huggingface"),
+        (
+            "data: {",
+            "data: {kind: tokens, ",
+            "data.suffixes: is not a known key; known keys: kind, paths, dtype",
+        ),
+        ("data: {", "data: {path: x, ", "data.path: is not a known key; did you mean paths?"),
+        ("data: {", "data: 3\nx: {", "x.yaml:10: data: got 3, a mapping of keys to values"),
+        ("data: {paths: [corpus],", "data: {kind: tokens,", "x.yaml:10: data.paths: is required but missing"),
+        ("data: {paths: [corpus], suffixes: [.txt]", "data: {kind: huggingface", "data: give either dataset or files"),
     ],
 )
 def test_a_fault_says_what_was_meant(old: str, new: str, expected: str, tmp_path: Path) -> None:

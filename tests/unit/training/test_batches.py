@@ -25,7 +25,7 @@ def whole_batch(pipelines: list[Pipeline], tmp_path: Path) -> tuple[Tensor, Tens
     for rank in range(len(given.plan.workers)):
         for instance, stage in stages_of(given.plan, rank):
             if stage == 0:
-                batch = StepBatch(corpus, given.job.seed, STEP, NUM_TOKENS, shares_of(given.plan, rank))
+                batch = StepBatch(corpus, given.job.seed, STEP, given.plan.batch, shares_of(given.plan, rank))
                 by_place.setdefault(instance.name, []).append((instance.pipeline.microbatches, batch))
     for name, batches in by_place.items():
         for microbatch in range(batches[0][0]):

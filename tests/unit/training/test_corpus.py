@@ -18,12 +18,12 @@ def corpus(tmp_path: Path) -> Corpus:
 
 def test_a_window_stays_inside_its_document_and_counts_what_it_can_predict(tmp_path: Path) -> None:
     found = corpus(tmp_path)
-    assert len(found.paths) == 3, "one byte predicts nothing"
+    assert len(found.documents) == 3, "one byte predicts nothing"
     counts = set()
     for sequence in range(500):
         window = found.window(3, 1, sequence, 12)
         content = found.read(window)
-        text = found.paths[window.document].read_bytes()
+        text = found.documents[window.document].path.read_bytes()
         assert content == text[window.start : window.start + window.num_targets + 1]
         assert len(content) == window.num_targets + 1
         assert 1 <= window.num_targets <= 12
@@ -35,7 +35,7 @@ def test_a_window_stays_inside_its_document_and_counts_what_it_can_predict(tmp_p
 def test_every_document_and_position_is_reached(tmp_path: Path) -> None:
     found = corpus(tmp_path)
     places = {(w.document, w.start) for w in (found.window(0, step, 0, 4) for step in range(2000))}
-    assert places == {(d, s) for d, size in enumerate(found.sizes) for s in range(size - 1)}
+    assert places == {(d, s) for d, document in enumerate(found.documents) for s in range(document.size - 1)}
 
 
 def test_the_count_of_a_step_is_the_sum_over_its_windows(tmp_path: Path) -> None:
@@ -63,9 +63,10 @@ def test_the_digest_changes_with_a_byte(tmp_path: Path) -> None:
 
 def test_without_paths_the_standard_library_is_read(tmp_path: Path) -> None:
     found = open_corpus(TextData(), tmp_path)
-    assert len(found.paths) > 100
-    assert all(path.suffix == ".py" or path.suffix in (".txt", ".md", ".rst") for path in found.paths)
-    assert not any("site-packages" in path.parts for path in found.paths)
+    paths = [document.path for document in found.documents]
+    assert len(paths) > 100
+    assert all(path.suffix == ".py" or path.suffix in (".txt", ".md", ".rst") for path in paths)
+    assert not any("site-packages" in path.parts for path in paths)
     assert sys.version_info >= (3, 11)
 
 
@@ -74,3 +75,20 @@ def test_missing_and_empty_paths_are_named(tmp_path: Path) -> None:
         open_corpus(TextData(paths=(".", "nowhere")), tmp_path)
     with pytest.raises(InputError, match="no text found"):
         open_corpus(TextData(paths=(".",)), tmp_path)
+
+
+@pytest.mark.parametrize("change", ["gone", "shorter", "a folder"])
+def test_a_document_that_changes_while_it_is_read_is_named(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("some text", encoding="utf-8")
+    found = open_corpus(TextData(paths=("a.txt",)), tmp_path)
+    path.unlink()
+    if change == "shorter":
+        path.write_text("some", encoding="utf-8")
+    elif change == "a folder":
+        path.mkdir()
+    expected = "had 9 bytes when it was opened and has 4 now" if change == "shorter" else "cannot be read"
+    with pytest.raises(InputError, match=rf"a\.txt: {expected}.*; data may not change"):
+        found.read_sequence(0, 0, 0, 1, 8)
+    with pytest.raises(InputError, match=rf"a\.txt: {expected}"):
+        _ = found.digest

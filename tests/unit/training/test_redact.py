@@ -11,12 +11,16 @@ def test_secrets_are_hidden_and_everything_else_is_kept() -> None:
         "nested": [{"API_KEY": "y", "hf_token": "z"}, "s3://user:pass@host/path"],
         "command": ["polyreme", "--auth-token=abc", "--job", "job.yaml"],
         "tokens_per_sequence": 128,
+        "eos_token": 2,
+        "tokenizer": "t.json",
     }
     assert redact(data) == {
         "password": HIDDEN,
         "nested": [{"API_KEY": HIDDEN, "hf_token": HIDDEN}, f"s3://{HIDDEN}@host/path"],
         "command": ["polyreme", f"--auth-token={HIDDEN}", "--job", "job.yaml"],
         "tokens_per_sequence": 128,
+        "eos_token": 2,
+        "tokenizer": "t.json",
     }
 
 
