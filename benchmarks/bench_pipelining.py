@@ -239,7 +239,7 @@ def make_torch_step(work: Any) -> Callable[[int], float]:
     def run(step: int) -> float:
         nonlocal targets
         batch = plan.batch
-        targets = work.corpus.count_targets(work.job.seed, step, batch.sequences, batch.tokens_per_sequence)
+        targets = work.data.training.count_targets(work.job.seed, step, batch.sequences, batch.tokens_per_sequence)
         source, first, last = work.batch(step), ("a", 0), ("a", len(pipeline.stages) - 1)
         arguments = (
             [torch.cat([source.tokens(first, number) for number in range(pipeline.microbatches)])]

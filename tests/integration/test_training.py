@@ -1,5 +1,7 @@
 """Whole training, several steps with the optimizer, against plain training in one process; copies stay equal."""
 
+import dataclasses
+import itertools
 import math
 from collections import defaultdict
 from pathlib import Path
@@ -13,8 +15,10 @@ from torch import Tensor
 from polyreme.models.build import StageLayers
 from polyreme.models.llama import IGNORED_LABEL
 from polyreme.specs.fields import Precision, ScheduleName
+from polyreme.specs.job import AdamW, Decay, Evaluation
 from polyreme.specs.plan import Pipeline
 from polyreme.training.corpus import open_corpus
+from polyreme.training.data import open_data
 from polyreme.training.run import Inputs, RunResult, run
 from polyreme.training.weights import INDEX_FILE
 
@@ -95,3 +99,40 @@ def test_training_by_unequal_pipelines_is_bitwise_repeatable(tmp_path: Path) -> 
     assert [step.loss for step in first.steps] == [step.loss for step in second.steps]
     ours, theirs = copies(first), copies(second)
     assert all(torch.equal(ours[name][0], theirs[name][0]) for name in ours)
+
+
+def test_evaluation_after_training_steps_is_the_loss_of_one_process(tmp_path: Path) -> None:
+    """Held-out sequences, no multiple of the batch, over unequal pipelines; training goes on as without."""
+    given = inputs(unequal(), write_text(tmp_path / "text"), precision=FP64, steps=STEPS)
+    wanted = Evaluation(every_steps=3, sequences=17)
+    job = dataclasses.replace(given.job, evaluation=wanted)
+    evaluated = run(dataclasses.replace(given, job=job), tmp_path / "with")
+    assert [step.evaluation_loss is not None for step in evaluated.steps] == [False, False, True, True]
+    source = open_data(job, given.base, given.model.vocab_size).evaluation
+    assert source is not None
+    layers = StageLayers(given.model, 0, NUM_LAYERS, job.seed, torch.float64)
+    held = copies(evaluated)
+    with torch.no_grad():
+        for name, parameter in layers.named.items():
+            parameter.copy_(held[name][0])
+        loss_sum, targets = 0.0, 0
+        for number in range(wanted.sequences):
+            tokens = source.read_sequence(job.seed, 0, number, wanted.sequences, NUM_TOKENS)
+            loss_sum += float(layers(torch.tensor([tokens[:-1].tolist()]), torch.tensor([tokens[1:].tolist()])))
+            targets += len(tokens) - 1
+    assert evaluated.steps[-1].evaluation_loss == pytest.approx(loss_sum / targets, rel=1e-12)
+
+
+@pytest.mark.parametrize("decay", list(Decay))
+def test_the_learning_rate_warms_up_and_falls_to_its_minimum(decay: Decay) -> None:
+    settings = AdamW(learning_rate=1.0, warmup_steps=4, decay=decay, min_learning_rate=0.1)
+    rates = [settings.learning_rate_at(step, 14) for step in range(14)]
+    assert rates[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert all(one >= other for one, other in itertools.pairwise(rates[4:]))
+    assert rates[-1] == pytest.approx(1.0 if decay is Decay.CONSTANT else 0.1)
+    middle = {
+        Decay.CONSTANT: 1.0,
+        Decay.LINEAR: 0.1 + 0.9 * 4 / 9,
+        Decay.COSINE: 0.55 + 0.45 * math.cos(math.pi * 5 / 9),
+    }
+    assert rates[9] == pytest.approx(middle[decay])

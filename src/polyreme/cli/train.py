@@ -128,6 +128,8 @@ class _Reporter:
     def step(self, metrics: StepMetrics) -> None:
         """A step has ended."""
         text = f"loss {metrics.loss:.4f}  {format_time_s(metrics.step_time_s)} a step"
+        if metrics.evaluation_loss is not None:
+            text += f"  evaluation loss {metrics.evaluation_loss:.4f}"
         if self.as_json:
             print(json.dumps(dataclasses.asdict(metrics)), flush=True)
         elif self._bar is not None:

@@ -101,10 +101,12 @@ class Executor:
     def run_evaluation(self, step: int, batch: BatchSource) -> float:
         """The forwards alone, nothing kept; returns the sum of losses that this worker reports."""
         self._evaluating = True
+        self.recorder.begin(OP_NUMBERS[Op.EVALUATE], 0, 0, 0, step)
         try:
             return self._run_list(self.evaluation, step, batch)
         finally:
             self._evaluating = False
+            self.recorder.end()
 
     def _run_list(self, actions: Sequence[Action], step: int, batch: BatchSource) -> float:
         self.step = step
@@ -112,6 +114,9 @@ class Executor:
         self._expect_messages(actions)
         for action in actions:
             self.current = action
+            if self._evaluating:
+                self._run(action, batch)
+                continue
             number = self.wiring.pipeline_numbers.get(action.pipeline, 0)
             self.recorder.begin(OP_NUMBERS[action.op], number, action.stage, action.microbatch, step)
             if self.fault is not None:

@@ -15,7 +15,7 @@ from polyreme.specs.events import Event
 
 
 class Op(StrEnum):
-    """What an action does. The value is its text form. B is I and W in one."""
+    """What an action does. The value is its text form. B is I and W in one; EVAL is recorded, but stands in no list."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -28,12 +28,13 @@ class Op(StrEnum):
     REDUCE = "REDUCE"
     NORM = "NORM"
     STEP = "STEP"
+    EVALUATE = "EVAL"
 
 
 COMPUTE_OPS = frozenset({Op.FORWARD, Op.BACKWARD, Op.INPUT_GRADIENT, Op.WEIGHT_GRADIENT})
 SEND_OPS = frozenset({Op.SEND_ACTIVATION, Op.SEND_GRADIENT})
 RECV_OPS = frozenset({Op.RECV_ACTIVATION, Op.RECV_GRADIENT})
-WHOLE_WORKER_OPS = frozenset({Op.REDUCE, Op.NORM, Op.STEP})
+WHOLE_WORKER_OPS = frozenset({Op.REDUCE, Op.NORM, Op.STEP, Op.EVALUATE})
 RECEIVED_AS = {Op.SEND_ACTIVATION: (Op.RECV_ACTIVATION, 1), Op.SEND_GRADIENT: (Op.RECV_GRADIENT, -1)}
 """Send op -> the op that receives it, and how many stages further that is."""
 
@@ -50,10 +51,10 @@ class Action(NamedTuple):
     microbatch: int = 0
 
     def __str__(self) -> str:
-        if self.op in (Op.STEP, Op.NORM):
-            return str(self.op)
         if self.op is Op.REDUCE:
             return f"REDUCE{self.stage}"
+        if self.op in WHOLE_WORKER_OPS:
+            return str(self.op)
         return f"{self.pipeline}.{self.stage}.{self.op}{self.microbatch}"
 
 

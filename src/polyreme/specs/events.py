@@ -15,7 +15,7 @@ RECORD_BYTES = RECORD.size
 RUNNING_NS = -1
 assert RECORD_BYTES == 32
 
-OPS = ("", "F", "B", "SA", "RA", "SG", "RG", "REDUCE", "STEP", "I", "W", "NORM")
+OPS = ("", "F", "B", "SA", "RA", "SG", "RG", "REDUCE", "STEP", "I", "W", "NORM", "EVAL")
 """Op number -> text form of the action's op; 0 is unused space."""
 OP_NUMBERS = {text: number for number, text in enumerate(OPS) if text}
 

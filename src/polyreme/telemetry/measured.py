@@ -99,7 +99,8 @@ class _Window(NamedTuple):
 
 def measure(log: EventLog) -> Measured:
     """Measure a run. Works on what is there, also of a run that was cut off in its first step."""
-    records = {rank: table for rank, table in log.records.items() if len(table)}
+    steps_only = {rank: table[table["op"] != OP_NUMBERS["EVAL"]] for rank, table in log.records.items()}
+    records = {rank: table for rank, table in steps_only.items() if len(table)}
     windows = _windows(records)
     complete = _complete_steps(records)
     chosen = complete[1:] or complete

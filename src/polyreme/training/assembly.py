@@ -64,8 +64,13 @@ class Assembly:
             stage.loss_seed = self.update.scale.value / targets
         return self.executor.run_step(step, self.batch(step)), targets
 
+    def evaluates_after(self, step: int) -> bool:
+        """Whether the job evaluates after a step: every so many, and after the last."""
+        wanted = self.job.evaluation
+        return wanted is not None and ((step + 1) % wanted.every_steps == 0 or step == self.job.steps - 1)
+
     def run_evaluation(self, step: int) -> tuple[float, int]:
-        """(sum of this worker's losses, tokens that count) over the evaluation data, in passes of a batch each."""
+        """(sum of this worker's losses, tokens that count) over the evaluation data after a step, a batch at a time."""
         evaluation, batch = self.data.evaluation, self.plan.batch
         assert evaluation is not None and self.job.evaluation is not None
         loss_sum, targets = 0.0, 0
@@ -165,6 +170,8 @@ def _build_stages(
         splits = any((one.op, one.pipeline, one.stage) == (Op.INPUT_GRADIENT, *place) for one in actions)
         stages[place] = TorchStage(layers, memory, splits=splits)
     return stages
+
+
 def _data(settings: WorkerSettings, job: JobSpec, vocab_size: int) -> JobData:
     data = open_data(job, Path(settings.data_base), vocab_size)
     if settings.data_inventory is not None:

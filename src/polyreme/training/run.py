@@ -78,7 +78,8 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """One finished step. `loss` is per token that counts; `step_time_s` from the end of the step before.
+    """One finished step. `loss` is per token that counts; `step_time_s` from the end of the step before or of
+    the evaluation after it.
 
     `gradient_norm` is that of all gradients before clipping; None where the loss scale was too large for the step.
     """
@@ -89,6 +90,7 @@ class StepMetrics:
     tokens: int
     gradient_norm: float | None
     learning_rate: float
+    evaluation_loss: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +256,13 @@ class _Run:
         loss = sum(reports[rank]["loss_sum"] for rank in sorted(reports)) / targets
         stop_ns = max(report["stop_ns"] for report in reports.values())
         start_ns = self._last_stop_ns or min(report["start_ns"] for report in reports.values())
-        self._last_stop_ns = stop_ns
+        self._last_stop_ns = max(report["free_ns"] for report in reports.values())
         of_update = (reports[0]["gradient_norm"], reports[0]["learning_rate"])
-        metrics = StepMetrics(step, loss, (stop_ns - start_ns) / 1e9, targets, *of_update)
+        evaluation_loss = None
+        if "evaluation_targets" in reports[0]:
+            losses = sum(reports[rank]["evaluation_loss_sum"] for rank in sorted(reports))
+            evaluation_loss = losses / reports[0]["evaluation_targets"]
+        metrics = StepMetrics(step, loss, (stop_ns - start_ns) / 1e9, targets, *of_update, evaluation_loss)
         self.steps.append(metrics)
         line = asdict(metrics)
         with (self.run_dir / "metrics.jsonl").open("a", encoding="utf-8") as file:

@@ -111,11 +111,24 @@ class Worker:
             what = what if math.isfinite(loss_sum) else f"loss of step {step} is {loss_sum}"
             raise DivergedError(f"the {what}", fix="lower optimizer.learning_rate")
         span = {"start_ns": started_ns, "stop_ns": time.monotonic_ns()}
+        evaluated: Message = {}
+        if work.evaluates_after(step):
+            loss, counted = work.run_evaluation(step)
+            evaluated = {"evaluation_loss_sum": loss, "evaluation_targets": counted}
         of_update = {
             "gradient_norm": update.gradient_norm if math.isfinite(update.gradient_norm) else None,
             "learning_rate": update.learning_rate,
         }
-        self._tell({"type": "step", "step": step, "loss_sum": loss_sum, "targets": targets, **of_update, **span})
+        message = {
+            "type": "step",
+            "step": step,
+            "loss_sum": loss_sum,
+            "targets": targets,
+            **of_update,
+            **evaluated,
+            **span,
+        }
+        self._tell({**message, "free_ns": time.monotonic_ns()})
 
     def report_failure(self, error: BaseException) -> None:
         """Tell the launcher what failed and at which action."""

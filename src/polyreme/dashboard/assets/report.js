@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const OPS = ["", "F", "B", "SA", "RA", "SG", "RG", "REDUCE", "STEP", "I", "W", "NORM"];
+  const OPS = ["", "F", "B", "SA", "RA", "SG", "RG", "REDUCE", "STEP", "I", "W", "NORM", "EVAL"];
   const WORDS = {
     F: "forward", B: "backward", SA: "send activation", RA: "receive activation", SG: "send gradient",
     RG: "receive gradient", REDUCE: "reduce gradients", STEP: "update weights",
