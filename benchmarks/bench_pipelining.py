@@ -2,8 +2,8 @@
 
     python benchmarks/bench_pipelining.py [--pairs 5] [--schedules 1f1b interleaved zb-v]
 
-Four workers hold both runtimes side by side and run a step of one and of the other in turn. Reported are CPU seconds of a
-step summed over the workers (all threads; wall time on few cores says nothing about a schedule), the largest relative
+Four workers hold both runtimes side by side and run a step of one and of the other in turn. Reported are CPU seconds of
+a step summed over the workers (all threads; wall time on few cores says nothing about a schedule), the largest relative
 difference of the losses, and what a runtime costs beyond the computation: CPU of all workers minus CPU of one process
 that computes the same, per stage and microbatch. The optimizer is left out on both sides.
 """
@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,7 @@ def measure(settings: WorkerSettings, listener: Any, pairs: int) -> dict[str, An
             for parameter in self.sync.parameters.values():
                 parameter.grad = None
 
-    def keep(job: JobSpec, sync: GradientSync, parameters: Parameters, _: Any, scale: LossScale) -> StepUpdate:
+    def keep(job: JobSpec, sync: GradientSync, _: Parameters, __: Any, scale: LossScale) -> StepUpdate:
         return NoUpdate(sync, None, job.optimizer, job.steps, scale)  # type: ignore[arg-type]
 
     torch.set_num_threads(1)
@@ -295,28 +295,44 @@ def run_case(case: Case, schedule: ScheduleName, pairs: int) -> dict[str, Any]:
     return result
 
 
+COLUMNS = (
+    "case",
+    "schedule",
+    "polyreme CPU s",
+    "torch CPU s",
+    "polyreme / torch, median and range of the pairs",
+    "one process CPU s",
+    "beyond it per stage-microbatch, ms: polyreme, torch",
+    "loss difference",
+)
+
+
+def row(case: Case, schedule: ScheduleName, found: Mapping[str, Any]) -> list[str]:
+    ours, theirs = statistics.median(found["ours_s"]), statistics.median(found["torch_s"])
+    ratios = sorted(a / b for a, b in zip(found["ours_s"], found["torch_s"], strict=True))
+    parts = case.microbatches * NUM_WORKERS * (1 if schedule is ScheduleName.ONE_F_ONE_B else 2)
+    beyond = [1e3 * (spent - found["alone_s"]) / parts for spent in (ours, theirs)]
+    return [
+        case.name,
+        schedule,
+        f"{ours:.3f}",
+        f"{theirs:.3f}",
+        f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+        f"{found['alone_s']:.3f}",
+        f"{beyond[0]:.2f}, {beyond[1]:.2f}",
+        f"{max(abs(a - b) / abs(b) for a, b in found['losses']):.1e}",
+    ]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description="polyreme against torch.distributed.pipelining")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--schedules", nargs="+", default=["1f1b", "interleaved", "zb-v"])
     args = parser.parse_args()
-    print(
-        "| case | schedule | polyreme CPU s | torch CPU s | ratio, pairs | one process | overhead per stage-microbatch, ms | loss difference |"
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")
     for case in CASES:
         for name in map(ScheduleName, args.schedules):
-            found = run_case(case, name, args.pairs)
-            ours, theirs = statistics.median(found["ours_s"]), statistics.median(found["torch_s"])
-            ratios = sorted(a / b for a, b in zip(found["ours_s"], found["torch_s"], strict=True))
-            parts = case.microbatches * NUM_WORKERS * (1 if name is ScheduleName.ONE_F_ONE_B else 2)
-            overhead = [1e3 * (spent - found["alone_s"]) / parts for spent in (ours, theirs)]
-            apart = max(abs(a - b) / abs(b) for a, b in found["losses"])
-            print(
-                f"| {case.name} | {name} | {ours:.3f} | {theirs:.3f} | {statistics.median(ratios):.2f} "
-                f"({ratios[0]:.2f} to {ratios[-1]:.2f}) | {found['alone_s']:.3f} | {overhead[0]:.2f} / {overhead[1]:.2f} | {apart:.1e} |",
-                flush=True,
-            )
+            print(f"| {' | '.join(row(case, name, run_case(case, name, args.pairs)))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -130,9 +130,6 @@ def test_the_learning_rate_warms_up_and_falls_to_its_minimum(decay: Decay) -> No
     assert rates[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert all(one >= other for one, other in itertools.pairwise(rates[4:]))
     assert rates[-1] == pytest.approx(1.0 if decay is Decay.CONSTANT else 0.1)
-    middle = {
-        Decay.CONSTANT: 1.0,
-        Decay.LINEAR: 0.1 + 0.9 * 4 / 9,
-        Decay.COSINE: 0.55 + 0.45 * math.cos(math.pi * 5 / 9),
-    }
+    cosine = 0.55 + 0.45 * math.cos(math.pi * 5 / 9)
+    middle = {Decay.CONSTANT: 1.0, Decay.LINEAR: 0.1 + 0.9 * 4 / 9, Decay.COSINE: cosine}
     assert rates[9] == pytest.approx(middle[decay])

@@ -72,7 +72,8 @@ class Assembly:
     def run_evaluation(self, step: int) -> tuple[float, int]:
         """(sum of this worker's losses, tokens that count) over the evaluation data after a step, a batch at a time."""
         evaluation, batch = self.data.evaluation, self.plan.batch
-        assert evaluation is not None and self.job.evaluation is not None
+        assert evaluation is not None
+        assert self.job.evaluation is not None
         loss_sum, targets = 0.0, 0
         for number in range(-(-self.job.evaluation.sequences // batch.sequences)):
             targets += evaluation.count_targets(self.job.seed, number, batch.sequences, batch.tokens_per_sequence)
