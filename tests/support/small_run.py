@@ -16,7 +16,7 @@ from polyreme.training.run import Inputs
 NUM_BLOCKS = 4
 NUM_LAYERS = NUM_BLOCKS + 2
 NUM_TOKENS = 24
-MAX_WORKERS = 16
+MAX_WORKERS = 32
 
 
 def tiny_model(*, tied: bool = False) -> ModelSpec:
