@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +127,10 @@ def worker_main(content: bytes, pipe: Any, listener: Any) -> None:
     from polyreme.runtime.launch import die_with_launcher  # noqa: PLC0415
 
     die_with_launcher()
-    settings = json.loads(content)
-    pairs = settings.pop("fault")
+    settings = WorkerSettings.from_message(content)
     try:
-        report = measure(WorkerSettings(**settings, fault=None), listener, int(pairs))
-        if settings["rank"] == 0:
+        report = measure(replace(settings, fault=None), listener, int(settings.fault or 0))
+        if settings.rank == 0:
             pipe.send_bytes(json.dumps({"type": "result", **report}).encode())
     except BaseException:  # noqa: BLE001 - the launcher prints it
         pipe.send_bytes(json.dumps({"type": "failed", "exception": traceback.format_exc()}).encode())

@@ -23,7 +23,7 @@ from polyreme.training.update import LossScale, StepUpdate
 
 def gradient_main(content: bytes, pipe: Connection, listener: "socket.socket | None") -> None:
     die_with_launcher()
-    settings = WorkerSettings(**json.loads(content))
+    settings = WorkerSettings.from_message(content)
     path = settings.folder / f"gradients-{settings.rank}.safetensors"
 
     class Keep(StepUpdate):

@@ -11,6 +11,7 @@ from polyreme.cli.plan import job_argument, make_plan, show
 from polyreme.dashboard.report_page import write_report
 from polyreme.dashboard.run_folder import is_run_folder
 from polyreme.errors import InputError, PolyremeError
+from polyreme.lab.lab import why_not
 from polyreme.runtime.faults import parse_fault
 from polyreme.runtime.launch import check_platform
 from polyreme.simulator.simulate import simulate
@@ -35,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--inject", metavar="FAULT", help="a scripted fault: rank=1,step=2,action=a.1.F3,kind=kill|raise"
     )
+    parser.add_argument(
+        "--lab",
+        action="store_true",
+        help="limit emulated devices and links by the kernel instead of waiting (Linux, root)",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="show every step also on a terminal")
     parser.add_argument("--json", action="store_true", help="print one JSON line per step and the result")
 
@@ -48,12 +54,16 @@ def run(args: argparse.Namespace) -> int:
     plan, loaded = _planned(args)
     inputs = to_inputs(plan, loaded, args.steps)
     check_runnable(inputs)
+    reason = why_not() if args.lab else None
+    in_lab = args.lab and reason is None
+    if reason is not None:
+        print(f"no lab here ({reason}): devices are emulated by waiting", file=sys.stderr)
     run_dir = new_run_dir(args.runs, loaded.job.name)
     reporter = _Reporter(args, inputs.job.steps)
     reporter.say(f"run: {run_dir}")
     reporter.start()
     try:
-        result = run_training(inputs, run_dir, reporter.step, fault=fault)
+        result = run_training(inputs, run_dir, reporter.step, fault=fault, in_lab=in_lab)
     except PolyremeError:
         reporter.close()
         if is_run_folder(run_dir):

@@ -11,10 +11,13 @@ BACKENDS = {"cpu": "gloo", "emulated": "gloo", "null": "gloo"}
 """c10d backend of each driver's tensors: devices of one backend can sum among themselves."""
 
 
-def make_driver(device: Device, fleet: Fleet, num_cores: int) -> DeviceDriver:
-    """Driver of `device`. InputError if its kind cannot run here. Emulated speeds are scaled over the whole fleet."""
+def make_driver(device: Device, fleet: Fleet, num_cores: int, *, in_lab: bool = False) -> DeviceDriver:
+    """Driver of `device`. InputError if its kind cannot run here. Emulated speeds are scaled over the whole fleet.
+
+    In a lab the kernel slows a device, so that an emulated one runs like a processor.
+    """
     kind = device.kind
-    if kind.driver == "cpu":
+    if kind.driver == "cpu" or (in_lab and kind.driver == "emulated"):
         return CpuDriver(kind.memory_bytes)
     if kind.driver == "emulated":
         return EmulatedDriver(kind.memory_bytes, emulated_fractions(fleet, num_cores)[kind.name])

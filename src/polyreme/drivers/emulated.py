@@ -17,8 +17,11 @@ other load: two workers that compete for one core would no longer keep their rat
 
 
 def core_fractions(speeds: Sequence[float], num_cores: int) -> list[float]:
-    """Fraction of one core for each relative speed: in proportion, none above 1, their sum within the cores here."""
-    scale = min(1.0 / max(speeds), CORE_SHARE * num_cores / sum(speeds))
+    """Fraction of one core for each relative speed: in proportion, none above 1, their sum within the cores here.
+
+    Speeds that are such fractions already stay as they are.
+    """
+    scale = min(1.0, 1.0 / max(speeds), CORE_SHARE * num_cores / sum(speeds))
     return [speed * scale for speed in speeds]
 
 

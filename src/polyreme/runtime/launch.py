@@ -53,7 +53,7 @@ def check_platform() -> None:
 class Workers:
     """The processes of one run. Use as a context: on leaving, none of them is alive."""
 
-    def __init__(self, main: WorkerMain, settings: Sequence[Message], preload: str) -> None:
+    def __init__(self, main: WorkerMain, settings: Sequence[Message], preload: str, address: str = LOOPBACK) -> None:
         check_platform()
         method = "forkserver" if sys.platform == "linux" else "spawn"
         self._context: Any = multiprocessing.get_context(method)
@@ -61,13 +61,14 @@ class Workers:
             self._context.set_forkserver_preload([preload])
         self._main = main
         self._settings = settings
+        self._address = address
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
         self._finished: set[int] = set()
 
     def __enter__(self) -> "Workers":
         with socket.socket() as listener:
-            listener.bind((LOOPBACK, 0))
+            listener.bind((self._address, 0))
             listener.listen(4096)
             port = listener.getsockname()[1]
             for rank, setting in enumerate(self._settings):

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from polyreme.layout.instances import instances
 from polyreme.layout.owners import Bucket
 from polyreme.models.tensor_parallel import TensorGroup
-from polyreme.runtime.addresses import LOOPBACK
+from polyreme.runtime.addresses import Seat
 from polyreme.runtime.gradsync import Reduction
 from polyreme.specs.plan import Plan
 
@@ -19,11 +19,18 @@ RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
 EXCHANGE_TIMEOUT = timedelta(minutes=30)
 
 
-def join(rank: int, world_size: int, port: int, listener: socket.socket | None, backend: str) -> None:
-    """Join the run's process group. Rank 0 brings the socket that the launcher bound to loopback."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+def join(
+    rank: int,
+    world_size: int,
+    port: int,
+    listener: socket.socket | None,
+    backend: str,
+    seat: Seat = Seat(),  # noqa: B008 - frozen
+) -> None:
+    """Join the run's process group. Rank 0 brings the socket that the launcher bound."""
+    os.environ["GLOO_SOCKET_IFNAME"] = seat.interface or ("lo0" if sys.platform == "darwin" else "lo")
     store = dist.TCPStore(  # type: ignore[attr-defined]
-        LOOPBACK,
+        seat.address,
         port,
         world_size,
         is_master=listener is not None,

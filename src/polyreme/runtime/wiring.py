@@ -19,10 +19,17 @@ from polyreme.specs.plan import Plan
 
 
 def wire(
-    plan: Plan, model: ModelSpec, fleet: Fleet, rank: int, stages: Mapping[Place, StageModule], dtype: torch.dtype
+    plan: Plan,
+    model: ModelSpec,
+    fleet: Fleet,
+    rank: int,
+    stages: Mapping[Place, StageModule],
+    dtype: torch.dtype,
+    *,
+    in_lab: bool = False,
 ) -> Wiring:
     """Senders and receivers of `rank`. Both ends number channels alike: by walking all boundaries in plan order."""
-    wirer = _Wirer(plan, model, fleet, rank, dtype)
+    wirer = _Wirer(plan, model, fleet, rank, dtype, in_lab=in_lab)
     running = instances(plan)
     num_tokens = plan.batch.tokens_per_sequence
     for instance in running:
@@ -44,10 +51,10 @@ def wire(
     )
 
 
-def emulated_link(fleet: Fleet, source: str, target: str) -> LinkKind | None:
-    """The link to slow messages to, if either end is an emulated device."""
+def emulated_link(fleet: Fleet, source: str, target: str, *, in_lab: bool) -> LinkKind | None:
+    """The link to slow messages to, if either end is an emulated device; between nodes of a lab the kernel does it."""
     ends = fleet.device(source), fleet.device(target)
-    if all(end.kind.driver != "emulated" for end in ends):
+    if all(end.kind.driver != "emulated" for end in ends) or (in_lab and ends[0].node != ends[1].node):
         return None
     return fleet.link(*ends)
 
@@ -67,8 +74,10 @@ def _part(box: Box, held: Box) -> Part:
 class _Wirer:
     """Collects the channel ends of one rank; `tag` numbers channels over the whole plan."""
 
-    def __init__(self, plan: Plan, model: ModelSpec, fleet: Fleet, rank: int, dtype: torch.dtype) -> None:
-        self.plan, self.model, self.fleet, self.rank, self.dtype = plan, model, fleet, rank, dtype
+    def __init__(
+        self, plan: Plan, model: ModelSpec, fleet: Fleet, rank: int, dtype: torch.dtype, *, in_lab: bool
+    ) -> None:
+        self.plan, self.model, self.fleet, self.rank, self.dtype, self.in_lab = plan, model, fleet, rank, dtype, in_lab
         self.tag = 0
         self.senders: dict[tuple[Op, Place], list[tuple[Sender, Part]]] = defaultdict(list)
         self.receivers: dict[tuple[Op, Place], list[tuple[Receiver, Part]]] = defaultdict(list)
@@ -93,7 +102,7 @@ class _Wirer:
                 self.senders[keys[0]].append((local, parts[places[0]]))
                 self.receivers[keys[1]].append((local, parts[places[1]]))
                 continue
-            link = emulated_link(self.fleet, self.plan.workers[start], self.plan.workers[stop])
+            link = emulated_link(self.fleet, self.plan.workers[start], self.plan.workers[stop], in_lab=self.in_lab)
             channel = Channel(self.tag, start, stop, _shape(box, self.model), self.dtype, link)
             if self.rank == start:
                 self.senders[keys[0]].append((ChannelSender(channel, self.plan.digest), parts[places[0]]))

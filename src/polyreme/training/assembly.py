@@ -101,9 +101,9 @@ def assemble(
     plan, model = load_plan(run_dir / "plan.json"), load_model(run_dir / "model.json")
     job, fleet = load_job(run_dir / "config.json"), build_fleet(load_cluster(run_dir / "cluster.json"))
     device = fleet.device(plan.workers[rank])
-    driver = make_driver(device, fleet, settings.num_cores)
+    driver = make_driver(device, fleet, settings.num_cores, in_lab=settings.seat.in_lab)
     info = driver.probe()
-    join(rank, len(plan.workers), settings.port, listener, info.backend)
+    join(rank, len(plan.workers), settings.port, listener, info.backend, settings.seat)
     groups = GroupMaker()
     shared = buckets(plan, model)
     backends = [BACKENDS[fleet.device(worker).kind.driver] for worker in plan.workers]
@@ -118,7 +118,7 @@ def assemble(
     sync = GradientSync(shared, summing, held, counted, parameters)
     scale = LossScale(FIRST_FP16_SCALE, dynamic=True) if job.precision is Precision.FP16 else LossScale()
     recorder = EventRecorder(run_dir / "events" / f"rank-{rank}.bin")
-    wiring = wire(plan, model, fleet, rank, stages, DTYPES[job.precision])
+    wiring = wire(plan, model, fleet, rank, stages, DTYPES[job.precision], in_lab=settings.seat.in_lab)
     update = make_update(job, sync, parameters, memory, scale)
     executor = Executor(
         rank,

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,9 +26,11 @@ from polyreme.errors import (
     PolyremeError,
     WorkerLostError,
 )
+from polyreme.lab.lab import Lab
 from polyreme.layout.instances import instances, stages_of
 from polyreme.layout.owners import buckets
 from polyreme.layout.requirements import required_features
+from polyreme.runtime.addresses import Seat
 from polyreme.runtime.faults import Fault
 from polyreme.runtime.launch import Failure, Message, Workers, check_platform
 from polyreme.schedules.action import recorded_action
@@ -82,6 +85,7 @@ class StepMetrics:
     the evaluation after it.
 
     `gradient_norm` is that of all gradients before clipping; None where the loss scale was too large for the step.
+    `cpu_s` is what all workers spent on the host's processors.
     """
 
     step: int
@@ -91,6 +95,7 @@ class StepMetrics:
     gradient_norm: float | None
     learning_rate: float
     evaluation_loss: float | None
+    cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +115,11 @@ def run(
     fault: Fault | None = None,
     save_weights: bool = True,
     num_cores: int | None = None,
+    in_lab: bool = False,
 ) -> RunResult:
     """Train by a plan and return when all workers have ended. The run folder is written in every case.
+
+    `in_lab` makes the kernel limit each device and link; see `lab.why_not` for where that is possible.
 
     WorkerLostError, OutOfDeviceMemoryError or DivergedError name the worker at fault; InputError if it cannot start.
     """
@@ -128,9 +136,13 @@ def run(
         data_inventory=data.inventory,
     )
     run_ = _Run(inputs, run_dir, on_step)
+    names = inputs.plan.workers
     try:
-        with Workers(_worker_main(), [settings.to_message()] * len(inputs.plan.workers), WORKER_MODULE) as workers:
-            run_.follow(workers)
+        with Lab(build_fleet(inputs.cluster), names, settings.num_cores) if in_lab else nullcontext() as lab:
+            seats = lab.seats if lab is not None else [Seat()] * len(names)
+            messages = [replace(settings, seat=seat).to_message() for seat in seats]
+            with Workers(_worker_main(), messages, WORKER_MODULE, seats[0].address) as workers:
+                run_.follow(workers, lab)
     except PolyremeError as error:
         run_.write_result("failed", error.exit_code, run_.failure)
         raise
@@ -210,10 +222,11 @@ class _Run:
         self._stop_told = False
         self._last_stop_ns = 0
         self._workers: Workers | None = None
+        self._lab: Lab | None = None
 
-    def follow(self, workers: Workers) -> None:
+    def follow(self, workers: Workers, lab: Lab | None) -> None:
         """Listen to the workers until they have ended. Raises the error of the one at fault."""
-        self._workers = workers
+        self._workers, self._lab = workers, lab
         content = {"launcher": os.getpid(), "workers": workers.process_ids}
         write_atomically(self.run_dir / "processes.json", json.dumps(content) + "\n")
         before = signal.signal(signal.SIGINT, self._stop)
@@ -262,7 +275,8 @@ class _Run:
         if "evaluation_targets" in reports[0]:
             losses = sum(reports[rank]["evaluation_loss_sum"] for rank in sorted(reports))
             evaluation_loss = losses / reports[0]["evaluation_targets"]
-        metrics = StepMetrics(step, loss, (stop_ns - start_ns) / 1e9, targets, *of_update, evaluation_loss)
+        cpu_s = sum(report["cpu_s"] for report in reports.values())
+        metrics = StepMetrics(step, loss, (stop_ns - start_ns) / 1e9, targets, *of_update, evaluation_loss, cpu_s)
         self.steps.append(metrics)
         line = asdict(metrics)
         with (self.run_dir / "metrics.jsonl").open("a", encoding="utf-8") as file:
@@ -312,6 +326,8 @@ class _Run:
         }
         kinds: dict[int, type[PolyremeError]] = {5: OutOfDeviceMemoryError, 6: DivergedError}
         card = "\n".join(f"  {key:<10}{value}" for key, value in self.failure.items() if value is not None)
+        if self._lab is not None and failure.exit_status == -signal.SIGKILL and self._lab.out_of_memory(rank):
+            return OutOfDeviceMemoryError(f"the kernel ended rank {rank}: its device's memory was full\n{card}")
         if message.get("exit_code") == InputError.exit_code:
             return InputError.single(f"rank {rank}", exception.partition("\n")[2].strip() or exception)
         return kinds.get(message.get("exit_code", 4), WorkerLostError)(

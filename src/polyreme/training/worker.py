@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from polyreme.errors import DivergedError, PolyremeError
+from polyreme.lab import cgroups, network
 from polyreme.runtime.executor import Executor
 from polyreme.runtime.launch import Message, die_with_launcher
 from polyreme.runtime.mesh import leave
@@ -24,13 +25,19 @@ from polyreme.runtime.transport import PeerLostError
 from polyreme.training.assembly import Assembly, assemble
 from polyreme.training.settings import NO_STEP, WorkerSettings
 from polyreme.training.weights import shard_file
+from polyreme.units import MIB
+
+LAB_ROOM_BYTES = 64 * MIB
+"""What a process may take beyond its device's memory: message buffers, the allocator's slack."""
 
 
 def worker_main(content: bytes, pipe: Connection, listener: socket.socket | None) -> None:
     """Entry of a worker process. Reports failures to the launcher and ends with their exit code."""
     die_with_launcher()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which stops all workers at one step
-    settings = WorkerSettings(**json.loads(content))
+    settings = WorkerSettings.from_message(content)
+    if settings.seat.namespace is not None:
+        network.enter(settings.seat.namespace)  # before there are threads, which would stay behind
     _log_to(settings.folder / "logs" / f"rank-{settings.rank}.log")
     worker = Worker(settings, pipe)
     threading.Thread(target=worker.listen, daemon=True).start()
@@ -78,8 +85,12 @@ class Worker:
     def train(self, listener: socket.socket | None) -> None:
         """Run all steps of the job."""
         torch.set_num_threads(1)
-        work = assemble(self.settings, listener)
+        settings = self.settings
+        work = assemble(settings, listener)
         self.executor = work.executor
+        if settings.seat.in_lab:
+            free = work.memory.capacity_bytes - work.memory.held_bytes["weights"]
+            cgroups.enter(settings.seat.groups, os.getpid(), int(free) + LAB_ROOM_BYTES)
         self._tell({"type": "ready"})
         for step in range(work.job.steps):
             if not self._may_begin(step):
@@ -103,14 +114,15 @@ class Worker:
             return True
 
     def _one_step(self, work: Assembly, step: int) -> None:
-        started_ns = time.monotonic_ns()
+        started_ns, cpu_before = time.monotonic_ns(), time.process_time()
         loss_sum, targets = work.run_step(step)
         update = work.update
         if not math.isfinite(loss_sum) or (update.diverged and work.holds_head):
             what = f"gradient norm of step {step} is {update.gradient_norm}"
             what = what if math.isfinite(loss_sum) else f"loss of step {step} is {loss_sum}"
             raise DivergedError(f"the {what}", fix="lower optimizer.learning_rate")
-        span = {"start_ns": started_ns, "stop_ns": time.monotonic_ns()}
+        cpu_s = time.process_time() - cpu_before
+        span = {"start_ns": started_ns, "stop_ns": time.monotonic_ns(), "cpu_s": cpu_s}
         evaluated: Message = {}
         if work.evaluates_after(step):
             loss, counted = work.run_evaluation(step)
