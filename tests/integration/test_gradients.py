@@ -4,28 +4,25 @@ Rule: per parameter norm(g - g64) <= 3 max(norm(g32 - g64), eps32 norm(g64)), g6
 fp32; pipelines in fp64 agree to 1e-10.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from gradient_worker import gradient_main
+from gradient_worker import gradient_main, run_workers
 from safetensors.torch import load_file
-from small_run import NUM_LAYERS, NUM_TOKENS, inputs, pipeline, write_text
+from small_run import NUM_LAYERS, NUM_TOKENS, inputs, pipeline, tiny_gpt, write_text
 from torch import Tensor
 
 from polyreme.layout.owners import holders
 from polyreme.models.build import StageLayers, held_part
 from polyreme.models.dtypes import DTYPES
 from polyreme.models.llama import IGNORED_LABEL
-from polyreme.runtime.launch import Failure, Workers
 from polyreme.specs.fields import Precision, Recompute, ScheduleName
-from polyreme.specs.io import save
+from polyreme.specs.model import ModelSpec
 from polyreme.specs.plan import Pipeline
 from polyreme.training.corpus import open_corpus
 from polyreme.training.run import Inputs
-from polyreme.training.settings import WorkerSettings
 
 Gradients = dict[str, Tensor]
 FP64 = Precision.FP64
@@ -54,20 +51,8 @@ def in_one_process(given: Inputs, precision: Precision) -> Gradients:
 
 def in_a_pipeline(given: Inputs, run_dir: Path) -> list[Gradients]:
     """Gradients that each rank holds after one step of real worker processes."""
-    run_dir.mkdir()
-    for name, value in (
-        ("plan", given.plan),
-        ("model", given.model),
-        ("config", given.job),
-        ("cluster", given.cluster),
-    ):
-        save(run_dir / f"{name}.json", value)
-    settings = WorkerSettings(run_dir=str(run_dir), data_base=".", num_cores=2)
-    ranks = range(len(given.plan.workers))
-    with Workers(gradient_main, [settings.to_message() for _ in ranks], "polyreme.training.preload") as workers:
-        for heard in workers.messages():
-            assert not isinstance(heard, Failure), json.dumps(heard.message)
-    return [load_file(run_dir / f"gradients-{rank}.safetensors") for rank in ranks]
+    run_workers(given, run_dir, gradient_main)
+    return [load_file(run_dir / f"gradients-{rank}.safetensors") for rank in range(len(given.plan.workers))]
 
 
 def check(given: Inputs, run_dir: Path) -> None:
@@ -92,9 +77,16 @@ def check(given: Inputs, run_dir: Path) -> None:
                 assert error <= allowed, (rank, name, float(error), float(allowed))
 
 
-def run_case(pipelines: Sequence[Pipeline], tmp_path: Path, precision: Precision, *, tied: bool = False) -> None:
+def run_case(
+    pipelines: Sequence[Pipeline],
+    tmp_path: Path,
+    precision: Precision,
+    *,
+    tied: bool = False,
+    model: ModelSpec | None = None,
+) -> None:
     data = write_text(tmp_path / "text")
-    check(inputs(pipelines, data, precision=precision, tied=tied), tmp_path / "run")
+    check(inputs(pipelines, data, precision=precision, tied=tied, model=model), tmp_path / "run")
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP64])
@@ -179,3 +171,33 @@ def test_gradients_are_right_with_recompute(schedule: ScheduleName, recompute: R
     groups = [[(2, 1)], [(2, 2)]]
     one = pipeline("a", [3], 4, schedule, precision=FP64, groups=groups, recompute=recompute)
     run_case([one], tmp_path, FP64)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP64])
+def test_gradients_of_a_gpt_are_right_where_each_stage_has_its_own_tensor_degree(
+    precision: Precision, *, tied: bool, tmp_path: Path
+) -> None:
+    groups = [[(2, 2)], [(1, 1), (1, 2)], [(2, 2)]]
+    pipelines = [
+        pipeline("a", [2, 4], 3, ScheduleName.ZB_H1, precision=precision, groups=groups),
+        pipeline("b", [3], 2, ScheduleName.ONE_F_ONE_B, base=7, precision=precision),
+    ]
+    run_case(pipelines, tmp_path, precision, model=tiny_gpt(tied=tied))
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("schedule", [ScheduleName.INTERLEAVED, ScheduleName.ZB_V])
+def test_gradients_of_a_gpt_are_right_where_its_tensor_parallel_stages_are_folded(
+    schedule: ScheduleName, *, tied: bool, tmp_path: Path
+) -> None:
+    groups = [[(2, 2)]] * 4
+    one = pipeline("a", [1, 3, 4], 5, schedule, precision=FP64, groups=groups, places=[0, 1, 1, 0])
+    run_case([one], tmp_path, FP64, model=tiny_gpt(tied=tied))
+
+
+@pytest.mark.parametrize("recompute", [Recompute.SELECTIVE, Recompute.FULL])
+def test_gradients_of_a_gpt_are_right_with_recompute(recompute: Recompute, tmp_path: Path) -> None:
+    groups = [[(2, 1)], [(2, 2)]]
+    one = pipeline("a", [3], 4, ScheduleName.ZB_H1, precision=FP64, groups=groups, recompute=recompute)
+    run_case([one], tmp_path, FP64, model=tiny_gpt())

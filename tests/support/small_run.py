@@ -33,6 +33,20 @@ def tiny_model(*, tied: bool = False) -> ModelSpec:
     )
 
 
+def tiny_gpt(*, tied: bool = False) -> ModelSpec:
+    return ModelSpec(
+        name="tiny-gpt",
+        family=ModelFamily.GPT,
+        num_layers=NUM_BLOCKS,
+        hidden_size=32,
+        num_heads=4,
+        ffn_hidden_size=56,
+        vocab_size=257,
+        max_sequence_length=40,
+        tied_embedding=tied,
+    )
+
+
 def cluster(memory_bytes: float = 1e9) -> ClusterSpec:
     kinds = (
         DeviceKind(name="fast", driver="emulated", memory_bytes=memory_bytes, speed=2.0),
@@ -106,7 +120,10 @@ def inputs(
     tied: bool = False,
     learning_rate: float = 1e-3,
     memory_bytes: float = 1e9,
+    model: ModelSpec | None = None,
 ) -> Inputs:
+    """A run of `pipelines`; `model` is a tiny llama by default."""
+    model = model or tiny_model(tied=tied)
     sequences = sum(p.microbatches * p.microbatch_sequences for p in pipelines)
     ranks = {base + r for p in pipelines for base in p.base_ranks for s in p.stages for g in s.groups for r in g.ranks}
     batch = Batch(sequences=sequences, tokens_per_sequence=NUM_TOKENS)
@@ -128,4 +145,4 @@ def inputs(
         pipelines=tuple(pipelines),
         predicted=Predicted(step_time_s=(1.0, 1.0, 1.0)),
     )
-    return Inputs(plan=plan, model=tiny_model(tied=tied), cluster=cluster(memory_bytes), job=job, base=Path())
+    return Inputs(plan=plan, model=model, cluster=cluster(memory_bytes), job=job, base=Path())

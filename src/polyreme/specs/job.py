@@ -85,7 +85,10 @@ class TextData:
 
 @spec
 class JobSpec:
-    """One training job. `model` and `cluster` are paths relative to the job file."""
+    """One training job. `model`, `cluster` and `initial_weights` are paths relative to the job file.
+
+    `initial_weights`: a folder of safetensors under Hugging Face names, or one file; None: drawn by `seed`.
+    """
 
     schema: Literal["polyreme.job/1"] = "polyreme.job/1"
     name: Text
@@ -98,5 +101,6 @@ class JobSpec:
     limits: Limits = Limits()
     optimizer: AdamW = AdamW()
     data: TextData = TextData()
+    initial_weights: Text | None = None
     steps: PositiveInt = 100
     seed: NonNegativeInt = 0

@@ -13,7 +13,7 @@ from polyreme.drivers.base import MemoryLedger
 from polyreme.drivers.choose import BACKENDS, make_driver
 from polyreme.layout.instances import stages_of
 from polyreme.layout.owners import atoms, buckets, holders
-from polyreme.models.build import StageLayers
+from polyreme.models.build import Fill, StageLayers
 from polyreme.models.dtypes import DTYPES
 from polyreme.models.optimizer import Updater
 from polyreme.models.tensor_parallel import TensorGroup
@@ -31,6 +31,7 @@ from polyreme.specs.plan import Plan
 from polyreme.telemetry.recorder import EventRecorder
 from polyreme.training.batches import Shares, StepBatch, shares_of
 from polyreme.training.corpus import Corpus, open_corpus
+from polyreme.training.load import initial_fill
 from polyreme.training.settings import WorkerSettings
 from polyreme.training.update import FIRST_FP16_SCALE, LossScale, StepUpdate
 
@@ -43,6 +44,7 @@ class Assembly:
     """One worker, ready to run steps. `holds_head`: whether it is one that reports losses."""
 
     plan: Plan
+    model: ModelSpec
     job: JobSpec
     corpus: Corpus
     stages: Mapping[Place, TorchStage]
@@ -89,7 +91,8 @@ def assemble(
     summing = reductions(shared, rank, backends, groups)
 
     memory = MemoryLedger(f"{device.name} ({device.kind.name})", info.memory_bytes)
-    stages = _build_stages(plan, model, job, rank, tensor_groups(plan, rank, groups), memory)
+    fill = initial_fill(job, Path(settings.data_base), model)
+    stages = _build_stages(plan, model, job, rank, tensor_groups(plan, rank, groups), memory, fill)
     parameters = {name: parameter for stage in stages.values() for name, parameter in stage.state().items()}
     held = {name: of_ranks[rank] for name, of_ranks in holders(plan, model).items() if rank in of_ranks}
     counted = [atom for atom in atoms(plan, model) if atom.owners[0] == rank]
@@ -109,6 +112,7 @@ def assemble(
     )
     return Assembly(
         plan=plan,
+        model=model,
         job=job,
         corpus=open_corpus(job.data, Path(settings.data_base)),
         stages=stages,
@@ -129,6 +133,7 @@ def _build_stages(
     rank: int,
     tensor_ranks: Mapping[Place, TensorGroup],
     memory: MemoryLedger,
+    fill: Fill | None,
 ) -> dict[Place, TorchStage]:
     """This rank's stages; a parameter that two of them have is one tensor."""
     stages: dict[Place, TorchStage] = {}
@@ -143,6 +148,7 @@ def _build_stages(
             tensor_ranks[place],
             stage.recompute,
             named,
+            fill=fill,
         )
         named.update(layers.named)
         stages[place] = TorchStage(layers, memory)

@@ -27,6 +27,7 @@ from polyreme.errors import (
 )
 from polyreme.layout.instances import instances, stages_of
 from polyreme.layout.requirements import required_features
+from polyreme.models.coverage import uncovered
 from polyreme.runtime.faults import Fault
 from polyreme.runtime.launch import Failure, Message, Workers, check_platform
 from polyreme.schedules.action import recorded_action
@@ -34,12 +35,14 @@ from polyreme.specs.cluster import ClusterSpec
 from polyreme.specs.fields import Feature, Precision
 from polyreme.specs.io import save, to_data, write_atomically
 from polyreme.specs.job import Batch, JobSpec
-from polyreme.specs.model import ModelFamily, ModelSpec
+from polyreme.specs.model import ModelSpec
 from polyreme.specs.plan import Plan
 from polyreme.specs.profile import ProfileSpec
 from polyreme.specs.report import Report
 from polyreme.telemetry.reading import read_event_log
 from polyreme.training.corpus import MIN_VOCAB, Corpus, open_corpus
+from polyreme.training.initial_weights import stored_parameters
+from polyreme.training.limits import exceeded
 from polyreme.training.redact import redact
 from polyreme.training.settings import WorkerSettings
 from polyreme.training.weights import INDEX_FILE, huggingface_config, weight_index
@@ -149,8 +152,7 @@ def check_runnable(inputs: Inputs) -> None:
         problems.append(f"the plan covers {plan.num_layers} layers, the model has {model.num_layers + 2}")
     if plan.batch != job.batch:
         problems.append(f"the plan is for a batch of {_batch_text(plan.batch)}, the job has {_batch_text(job.batch)}")
-    if model.family is not ModelFamily.LLAMA or model.rope_scaling or model.attention_window:
-        problems.append("only family llama without rope_scaling and attention_window can be trained yet")
+    problems += [*uncovered(model), *exceeded(plan, model)]
     if model.vocab_size < MIN_VOCAB:
         problems.append(f"byte-level text needs vocab_size >= {MIN_VOCAB}, the model has {model.vocab_size}")
     precisions = {stage.precision for pipeline in plan.pipelines for stage in pipeline.stages} | {job.precision}
@@ -162,6 +164,8 @@ def check_runnable(inputs: Inputs) -> None:
         problems.append(f"devices of driver {', '.join(sorted(drivers))} cannot run yet; cpu and emulated can")
     if problems:
         raise InputError.single("plan", "; ".join(problems), fix="plan, explain and simulate work for it")
+    if job.initial_weights is not None:
+        stored_parameters(inputs.base / job.initial_weights, model)
 
 
 def _batch_text(batch: Batch) -> str:
