@@ -60,7 +60,7 @@ def gradient_main(content: bytes, pipe: Connection, listener: "socket.socket | N
     def work() -> None:
         assemble(settings, listener, keep).run_step(0)
 
-    _end_with(work, pipe)
+    end_with(work, pipe)
 
 
 def training_main(content: bytes, pipe: Connection, listener: "socket.socket | None") -> None:
@@ -74,10 +74,10 @@ def training_main(content: bytes, pipe: Connection, listener: "socket.socket | N
         held = {name: parameter.detach().contiguous() for name, parameter in made.parameters.items()}
         save_file(held, settings.folder / f"held-{settings.rank}.safetensors")
 
-    _end_with(work, pipe)
+    end_with(work, pipe)
 
 
-def _end_with(work: Callable[[], None], pipe: Connection) -> None:
+def end_with(work: Callable[[], None], pipe: Connection) -> None:
     """Run the last thing that this process does."""
     die_with_launcher()
     try:

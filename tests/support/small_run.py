@@ -82,12 +82,13 @@ def pipeline(
     groups: Sequence[Sequence[tuple[int, int]]] | None = None,
     places: Sequence[int] | None = None,
     recompute: Recompute = Recompute.NONE,
+    num_layers: int = NUM_LAYERS,
 ) -> Pipeline:
     """Stages between `cuts`; `groups` gives (sequences, tp) of each of a stage's groups, one rank by default.
 
     `places` gives the first stage whose ranks each stage has, itself by default.
     """
-    edges = [0, *cuts, NUM_LAYERS]
+    edges = [0, *cuts, num_layers]
     groups = groups or [[(microbatch_sequences, 1)]] * (len(edges) - 1)
     stages: list[Stage] = []
     rank = 0

@@ -107,9 +107,9 @@ class StageLayers(nn.Module):
             self.named[expected.name] = held
 
 
-def check_runnable(model: ModelSpec) -> None:
-    """InputError if the blocks here do not cover the model."""
-    problems = uncovered(model)
+def check_runnable(model: ModelSpec, tokens_per_sequence: int = 1) -> None:
+    """InputError if the blocks here do not cover the model, or sequences so long."""
+    problems = uncovered(model, tokens_per_sequence)
     if problems:
         raise InputError.single(f"model {model.name}", "; ".join(problems))
 

@@ -5,8 +5,8 @@ from polyreme.specs.model import ModelFamily, ModelSpec
 FAMILIES = (ModelFamily.LLAMA, ModelFamily.GPT)
 
 
-def uncovered(model: ModelSpec) -> list[str]:
-    """What of a model cannot be built, one phrase each; empty if all can."""
+def uncovered(model: ModelSpec, tokens_per_sequence: int = 1) -> list[str]:
+    """What of a model, or of sequences so long, cannot be computed, one phrase each; empty if all can."""
     problems = []
     if model.family not in FAMILIES:
         known = " and ".join(FAMILIES)
@@ -18,4 +18,7 @@ def uncovered(model: ModelSpec) -> list[str]:
     plain_heads = model.kv_heads == model.num_heads and model.head_width * model.num_heads == model.hidden_size
     if model.family is ModelFamily.GPT and not plain_heads:
         problems.append("family gpt with num_kv_heads or head_size of its own cannot be trained yet")
+    most = model.max_sequence_length
+    if model.family is ModelFamily.GPT and most is not None and tokens_per_sequence > most:
+        problems.append(f"tokens_per_sequence {tokens_per_sequence} is more than the {most} learned positions")
     return problems

@@ -152,7 +152,7 @@ def check_runnable(inputs: Inputs) -> None:
         problems.append(f"the plan covers {plan.num_layers} layers, the model has {model.num_layers + 2}")
     if plan.batch != job.batch:
         problems.append(f"the plan is for a batch of {_batch_text(plan.batch)}, the job has {_batch_text(job.batch)}")
-    problems += [*uncovered(model), *exceeded(plan, model)]
+    problems += [*uncovered(model, job.batch.tokens_per_sequence), *exceeded(plan, model)]
     if model.vocab_size < MIN_VOCAB:
         problems.append(f"byte-level text needs vocab_size >= {MIN_VOCAB}, the model has {model.vocab_size}")
     precisions = {stage.precision for pipeline in plan.pipelines for stage in pipeline.stages} | {job.precision}
