@@ -14,7 +14,7 @@ from saving_worker import BAND_FILE, saving_main
 from small_run import NUM_LAYERS, NUM_TOKENS, inputs, pipeline, tiny_gpt, tiny_model, write_text
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from polyreme.models.build import StageLayers
 from polyreme.models.llama import IGNORED_LABEL
@@ -23,8 +23,9 @@ from polyreme.specs.io import load_model
 from polyreme.specs.model import ModelSpec
 from polyreme.specs.plan import Pipeline
 from polyreme.training.corpus import open_corpus
-from polyreme.training.run import Inputs, run
-from polyreme.training.weights import INDEX_FILE
+from polyreme.training.load import initial_fill
+from polyreme.training.run import Inputs, check_runnable, run
+from polyreme.training.weights import INDEX_FILE, huggingface_config
 
 FP64 = Precision.FP64
 MODELS = [tiny_model(), tiny_model(tied=True), tiny_gpt(), tiny_gpt(tied=True)]
@@ -95,6 +96,22 @@ def test_weights_of_a_folded_tensor_parallel_run_go_on_in_unequal_pipelines(mode
     assert loss_in_transformers(given, folder) == pytest.approx(due, rel=1e-10 if exact else 1e-6)
 
 
+@pytest.mark.parametrize("max_shard_size", ["1GB", "40KB"])
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: f"{model.family}-tied={model.tied_embedding}")
+def test_what_transformers_saves_is_loaded(model: ModelSpec, max_shard_size: str, tmp_path: Path) -> None:
+    config = AutoConfig.for_model(**huggingface_config(model, FP64))
+    theirs = AutoModelForCausalLM.from_config(config).double()
+    theirs.save_pretrained(tmp_path / "weights", max_shard_size=max_shard_size)
+    assert (tmp_path / "weights" / INDEX_FILE).exists() == (max_shard_size == "40KB")
+    given = inputs(unequal(), write_text(tmp_path / "text"), precision=FP64, model=model)
+    given = dataclasses.replace(given, job=dataclasses.replace(given.job, initial_weights="weights"), base=tmp_path)
+    check_runnable(given)
+    layers = StageLayers(model, 0, NUM_LAYERS, 0, torch.float64, fill=initial_fill(given.job, tmp_path, model))
+    saved = dict(theirs.named_parameters())
+    assert layers.named.keys() == saved.keys()
+    assert all(torch.equal(parameter, saved[name]) for name, parameter in layers.named.items())
+
+
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: f"{model.family}-tied={model.tied_embedding}")
 def test_the_config_beside_saved_weights_is_read_as_the_same_model(model: ModelSpec, tmp_path: Path) -> None:
     one = pipeline("a", [3], 2, ScheduleName.GPIPE)
@@ -105,6 +122,21 @@ def test_the_config_beside_saved_weights_is_read_as_the_same_model(model: ModelS
     again = dataclasses.replace(again, num_kv_heads=again.kv_heads, head_size=again.head_width)
     assert again == dataclasses.replace(given, name=again.name, max_sequence_length=most)
     assert most == (model.max_sequence_length or 2048)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [(Precision.BF16, torch.bfloat16), (Precision.FP16, torch.float16)])
+def test_weights_of_two_bytes_are_saved_and_loaded_as_they_are(
+    precision: Precision, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    one = pipeline("a", [3], 2, ScheduleName.GPIPE, precision=precision, groups=[[(2, 2)], [(2, 1)]])
+    given = inputs([one], write_text(tmp_path / "text"), precision=precision, model=tiny_gpt())
+    folder = run(given, tmp_path / "run").run_dir / "weights"
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    job = dataclasses.replace(given.job, initial_weights=str(folder))
+    ours = StageLayers(given.model, 0, NUM_LAYERS, 0, dtype, fill=initial_fill(job, tmp_path, given.model))
+    for name, parameter in theirs.named_parameters():
+        assert parameter.dtype is dtype
+        assert torch.equal(parameter, ours.named[name]), name
 
 
 def save_and_load(model: ModelSpec, tmp_path: Path, pipelines: list[Pipeline], band_bytes: int) -> list[dict[str, int]]:
