@@ -22,7 +22,8 @@ from polyreme.specs.fields import ScheduleName
 from polyreme.specs.io import save
 from polyreme.specs.job import TextData
 from polyreme.telemetry.reading import read_event_log
-from polyreme.training.run import Inputs, run
+from polyreme.training.run import run
+from polyreme.training.runnable import Inputs
 from polyreme.training.settings import WorkerSettings
 
 STEP = 1

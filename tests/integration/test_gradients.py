@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from gradient_rule import run_case
-from small_run import pipeline
+from small_run import pipeline, tiny_gpt
 
 from polyreme.specs.fields import Precision, Recompute, ScheduleName
 
@@ -105,3 +105,33 @@ def test_gradients_in_16_bit_add_up_in_fp32(precision: Precision, *, tied: bool,
         pipeline("b", [3], 2, ScheduleName.ONE_F_ONE_B, base=3, precision=precision, groups=[[(2, 2)], [(2, 1)]]),
     ]
     run_case(pipelines, tmp_path, precision, tied=tied)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP64])
+def test_gradients_of_a_gpt_are_right_where_each_stage_has_its_own_tensor_degree(
+    precision: Precision, *, tied: bool, tmp_path: Path
+) -> None:
+    groups = [[(2, 2)], [(1, 1), (1, 2)], [(2, 2)]]
+    pipelines = [
+        pipeline("a", [2, 4], 3, ScheduleName.ZB_H1, precision=precision, groups=groups),
+        pipeline("b", [3], 2, ScheduleName.ONE_F_ONE_B, base=7, precision=precision),
+    ]
+    run_case(pipelines, tmp_path, precision, model=tiny_gpt(tied=tied))
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("schedule", [ScheduleName.INTERLEAVED, ScheduleName.ZB_V])
+def test_gradients_of_a_gpt_are_right_where_its_tensor_parallel_stages_are_folded(
+    schedule: ScheduleName, *, tied: bool, tmp_path: Path
+) -> None:
+    groups = [[(2, 2)]] * 4
+    one = pipeline("a", [1, 3, 4], 5, schedule, precision=FP64, groups=groups, places=[0, 1, 1, 0])
+    run_case([one], tmp_path, FP64, model=tiny_gpt(tied=tied))
+
+
+@pytest.mark.parametrize("recompute", [Recompute.SELECTIVE, Recompute.FULL])
+def test_gradients_of_a_gpt_are_right_with_recompute(recompute: Recompute, tmp_path: Path) -> None:
+    groups = [[(2, 1)], [(2, 2)]]
+    one = pipeline("a", [3], 4, ScheduleName.ZB_H1, precision=FP64, groups=groups, recompute=recompute)
+    run_case([one], tmp_path, FP64, model=tiny_gpt())

@@ -22,7 +22,8 @@ from polyreme.schedules.action import parse_action
 from polyreme.specs.cluster import ClusterSpec, DeviceEntry, Node, NodeLinks
 from polyreme.specs.device import DeviceKind, LinkKind
 from polyreme.specs.fields import ScheduleName
-from polyreme.training.run import Inputs, run
+from polyreme.training.run import run
+from polyreme.training.runnable import Inputs
 
 WORKERS = ("one/w0", "one/w1", "two/w0")
 RATE_BYTES_PER_S = 25e6
@@ -34,15 +35,17 @@ def _possible() -> Iterator[None]:
     reason = why_not()
     if reason is not None:
         pytest.skip(f"no such device here: a lab, {reason}")
-    before = leftovers()
     yield
-    assert leftovers() == before
+    assert leftovers(os.getpid()) == []
 
 
-def leftovers() -> set[str]:
-    links = {path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith("pr")}
-    spaces = {path.name for path in Path("/run/netns").iterdir()} if Path("/run/netns").is_dir() else set()
-    return links | spaces | {str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{PREFIX}*")}
+def leftovers(launcher: int) -> list[str]:
+    """What a lab of this launcher has left on the machine."""
+    hierarchies = find_hierarchies(Path("/proc/mounts").read_text(encoding="utf-8"))
+    assert hierarchies is not None
+    groups = [root / f"{PREFIX}{launcher}" for root in (hierarchies.cpu, hierarchies.memory)]
+    ends = [*Path("/sys/class/net").iterdir(), *(Path("/run/netns").iterdir() if Path("/run/netns").is_dir() else ())]
+    return [str(path) for path in (*groups, *ends) if path.exists() and str(launcher) in path.name]
 
 
 def cluster(memory_bytes: float = 1e9) -> ClusterSpec:
@@ -190,12 +193,12 @@ def test_what_a_killed_launcher_left_is_removed_by_the_next_lab(tmp_path: Path) 
     workers = json.loads((tmp_path / "run" / "processes.json").read_text(encoding="utf-8"))["workers"]
     launcher.kill()
     launcher.wait()
-    assert any(str(launcher.pid) in name for name in leftovers())
+    assert leftovers(launcher.pid)
     while any(Path(f"/proc/{process_id}").exists() for process_id in workers):
         assert time.monotonic() < deadline, "workers outlive their launcher"
         time.sleep(0.05)
     with Lab(build_fleet(cluster()), WORKERS, 2):
-        assert not any(str(launcher.pid) in name for name in leftovers())
+        assert leftovers(launcher.pid) == []
 
 
 def test_memory_that_weights_take_comes_off_what_a_device_may_still_take(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gradient_worker import run_workers, training_main
 from safetensors.torch import load_file
 from small_run import NUM_LAYERS, NUM_TOKENS, inputs, pipeline, write_text
 from torch import Tensor
@@ -19,8 +20,8 @@ from polyreme.specs.job import AdamW, Decay, Evaluation
 from polyreme.specs.plan import Pipeline
 from polyreme.training.corpus import open_corpus
 from polyreme.training.data import open_data
-from polyreme.training.run import Inputs, RunResult, run
-from polyreme.training.weights import INDEX_FILE
+from polyreme.training.run import RunResult, run
+from polyreme.training.runnable import Inputs
 
 STEPS = 4
 FP64 = Precision.FP64
@@ -67,12 +68,23 @@ def in_one_process(given: Inputs) -> tuple[list[float], dict[str, Tensor]]:
     return losses, {name: parameter.detach() for name, parameter in layers.named.items()}
 
 
-def copies(result: RunResult) -> dict[str, list[Tensor]]:
+def copies(given: Inputs, run_dir: Path) -> dict[str, list[Tensor]]:
     """Final weights of every rank that holds them."""
+    run_workers(given, run_dir, training_main)
     found: dict[str, list[Tensor]] = defaultdict(list)
-    for path in sorted((result.run_dir / "weights").glob("*.safetensors")):
+    for path in sorted(run_dir.glob("held-*.safetensors")):
         for name, weight in load_file(path).items():
             found[name].append(weight)
+    return found
+
+
+def saved(result: RunResult) -> dict[str, Tensor]:
+    """Final weights as the run saved them, each in one file."""
+    found: dict[str, Tensor] = {}
+    for path in sorted((result.run_dir / "weights").glob("*.safetensors")):
+        weights = load_file(path)
+        assert not weights.keys() & found.keys()
+        found |= weights
     return found
 
 
@@ -84,11 +96,11 @@ def test_training_in_fp64_follows_plain_training(pipelines: list[Pipeline], *, t
     losses, weights = in_one_process(given)
     result = run(given, tmp_path / "run")
     assert [step.loss for step in result.steps] == pytest.approx(losses, rel=1e-10)
-    held = copies(result)
-    assert held.keys() == weights.keys()
-    assert (result.run_dir / "weights" / INDEX_FILE).exists()
+    held, written = copies(given, tmp_path / "again"), saved(result)
+    assert held.keys() == written.keys() == weights.keys()
     for name, of_ranks in held.items():
         assert all(torch.equal(of_ranks[0], copy) for copy in of_ranks), f"{name} differs between its owners"
+        assert torch.equal(of_ranks[0], written[name])
         assert (of_ranks[0] - weights[name]).norm() <= 1e-7 * weights[name].norm(), name
     assert any(len(of_ranks) > 1 for of_ranks in held.values())
 
@@ -97,8 +109,8 @@ def test_training_by_unequal_pipelines_is_bitwise_repeatable(tmp_path: Path) -> 
     given = inputs(unequal(), write_text(tmp_path / "text"), precision=FP64, steps=STEPS)
     first, second = (run(given, tmp_path / name) for name in ("one", "two"))
     assert [step.loss for step in first.steps] == [step.loss for step in second.steps]
-    ours, theirs = copies(first), copies(second)
-    assert all(torch.equal(ours[name][0], theirs[name][0]) for name in ours)
+    ours, theirs = saved(first), saved(second)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_evaluation_after_training_steps_is_the_loss_of_one_process(tmp_path: Path) -> None:
@@ -111,10 +123,10 @@ def test_evaluation_after_training_steps_is_the_loss_of_one_process(tmp_path: Pa
     source = open_data(job, given.base, given.model.vocab_size).evaluation
     assert source is not None
     layers = StageLayers(given.model, 0, NUM_LAYERS, job.seed, torch.float64)
-    held = copies(evaluated)
+    held = saved(evaluated)
     with torch.no_grad():
         for name, parameter in layers.named.items():
-            parameter.copy_(held[name][0])
+            parameter.copy_(held[name])
         loss_sum, targets = 0.0, 0
         for number in range(wanted.sequences):
             tokens = source.read_sequence(job.seed, 0, number, wanted.sequences, NUM_TOKENS)

@@ -16,7 +16,8 @@ from polyreme.errors import InputError
 from polyreme.specs.fields import ScheduleName
 from polyreme.specs.io import save
 from polyreme.specs.job import Data, HuggingFaceData, TokenData
-from polyreme.training.run import Inputs, StepMetrics, run
+from polyreme.training.run import StepMetrics, run
+from polyreme.training.runnable import Inputs
 
 ONE_F_ONE_B = ScheduleName.ONE_F_ONE_B
 

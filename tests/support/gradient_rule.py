@@ -4,13 +4,12 @@ Per parameter norm(g - g64) <= 3 max(norm(g1 - g64), eps norm(g64)), g64 and g1 
 precision of the pipeline, eps of that precision; pipelines in fp64 agree to 1e-10.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from gradient_worker import gradient_main
+from gradient_worker import gradient_main, run_workers
 from safetensors.torch import load_file
 from small_run import NUM_TOKENS, inputs, write_text
 from torch import Tensor
@@ -20,14 +19,11 @@ from polyreme.layout.owners import holders
 from polyreme.models.build import StageLayers, held_part
 from polyreme.models.dtypes import DTYPES
 from polyreme.models.llama import IGNORED_LABEL
-from polyreme.runtime.launch import Failure, Workers
 from polyreme.specs.fields import Precision
-from polyreme.specs.io import save
 from polyreme.specs.model import ModelSpec
 from polyreme.specs.plan import Pipeline
 from polyreme.training.corpus import open_corpus
-from polyreme.training.run import Inputs
-from polyreme.training.settings import WorkerSettings
+from polyreme.training.runnable import Inputs
 
 Gradients = dict[str, Tensor]
 NORM_TOLERANCE = {Precision.FP64: 1e-10, Precision.FP32: 1e-5, Precision.BF16: 3e-2, Precision.FP16: 3e-3}
@@ -51,20 +47,8 @@ def in_one_process(given: Inputs, precision: Precision) -> Gradients:
 
 def in_a_pipeline(given: Inputs, run_dir: Path) -> list[Gradients]:
     """Gradients that each rank holds after one step of real worker processes."""
-    run_dir.mkdir()
-    for name, value in (
-        ("plan", given.plan),
-        ("model", given.model),
-        ("config", given.job),
-        ("cluster", given.cluster),
-    ):
-        save(run_dir / f"{name}.json", value)
-    settings = WorkerSettings(run_dir=str(run_dir), data_base=".", num_cores=2)
-    ranks = range(len(given.plan.workers))
-    with Workers(gradient_main, [settings.to_message() for _ in ranks], "polyreme.training.preload") as workers:
-        for heard in workers.messages():
-            assert not isinstance(heard, Failure), json.dumps(heard.message)
-    return [load_file(run_dir / f"gradients-{rank}.safetensors") for rank in ranks]
+    run_workers(given, run_dir, gradient_main)
+    return [load_file(run_dir / f"gradients-{rank}.safetensors") for rank in range(len(given.plan.workers))]
 
 
 def check(given: Inputs, run_dir: Path) -> None:

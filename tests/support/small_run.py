@@ -11,7 +11,7 @@ from polyreme.specs.job import AdamW, Batch, Data, JobSpec, TextData
 from polyreme.specs.model import ModelFamily, ModelSpec
 from polyreme.specs.plan import Group, Pipeline, Plan, Predicted, Schedule, Stage, StageTime
 from polyreme.specs.plan import Inputs as PlanInputs
-from polyreme.training.run import Inputs
+from polyreme.training.runnable import Inputs
 
 NUM_BLOCKS = 4
 NUM_LAYERS = NUM_BLOCKS + 2
@@ -29,6 +29,20 @@ def tiny_model(*, tied: bool = False) -> ModelSpec:
         num_kv_heads=2,
         ffn_hidden_size=48,
         vocab_size=256,
+        tied_embedding=tied,
+    )
+
+
+def tiny_gpt(*, tied: bool = False) -> ModelSpec:
+    return ModelSpec(
+        name="tiny-gpt",
+        family=ModelFamily.GPT,
+        num_layers=NUM_BLOCKS,
+        hidden_size=32,
+        num_heads=4,
+        ffn_hidden_size=56,
+        vocab_size=257,
+        max_sequence_length=40,
         tied_embedding=tied,
     )
 
@@ -110,6 +124,8 @@ def inputs(
     learning_rate: float = 1e-3,
     memory_bytes: float = 1e9,
 ) -> Inputs:
+    """A run of `pipelines`; `model` is a tiny llama by default."""
+    model = model or tiny_model(tied=tied)
     sequences = sum(p.microbatches * p.microbatch_sequences for p in pipelines)
     ranks = {base + r for p in pipelines for base in p.base_ranks for s in p.stages for g in s.groups for r in g.ranks}
     batch = Batch(sequences=sequences, tokens_per_sequence=NUM_TOKENS)
@@ -131,4 +147,4 @@ def inputs(
         pipelines=tuple(pipelines),
         predicted=Predicted(step_time_s=(1.0, 1.0, 1.0)),
     )
-    return Inputs(plan=plan, model=model or tiny_model(tied=tied), cluster=cluster(memory_bytes), job=job, base=Path())
+    return Inputs(plan=plan, model=model, cluster=cluster(memory_bytes), job=job, base=Path())

@@ -24,8 +24,8 @@ from polyreme.specs.device import DeviceKind, LinkKind
 from polyreme.specs.io import save
 from polyreme.specs.job import AdamW, Batch, JobSpec
 from polyreme.specs.model import ModelFamily, ModelSpec
-from polyreme.training.run import new_run_dir
 from polyreme.training.run import run as run_training
+from polyreme.training.run_dir import new_run_dir
 from polyreme.units import format_time_s
 
 HELP = (

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from polyreme.cli.inputs import load_inputs
 from polyreme.cli.plan import job_argument
+from polyreme.runtime.launch import usable_cores
 from polyreme.specs.io import save, to_data
 from polyreme.specs.profile import ProfileSpec
-from polyreme.training.run import usable_cores
 from polyreme.units import format_time_s
 
 HELP = "Time forward, backward and update of every layer kind on the devices at hand, in seconds."

@@ -13,11 +13,13 @@ from polyreme.dashboard.run_folder import is_run_folder
 from polyreme.errors import InputError, PolyremeError
 from polyreme.lab.lab import why_not
 from polyreme.runtime.faults import parse_fault
-from polyreme.runtime.launch import check_platform
+from polyreme.runtime.launch import check_platform, usable_cores
 from polyreme.simulator.simulate import simulate
 from polyreme.specs.plan import Plan
-from polyreme.training.run import Inputs, StepMetrics, check_runnable, new_run_dir, usable_cores
+from polyreme.training.run import StepMetrics
 from polyreme.training.run import run as run_training
+from polyreme.training.run_dir import new_run_dir
+from polyreme.training.runnable import Inputs, check_runnable
 from polyreme.units import format_time_s
 
 HELP = "Run a plan: one process per worker, real training. Given a job only, profile and plan first."

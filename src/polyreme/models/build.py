@@ -6,7 +6,8 @@ pipelines that cut the model differently start from bitwise the same weights.
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +15,16 @@ from torch import Tensor, nn
 from polyreme.errors import InputError
 from polyreme.layout.layers import Parameter, layer_kind, num_layers, parameters
 from polyreme.layout.owners import Shard, shards
+from polyreme.models import gpt
+from polyreme.models.coverage import uncovered
 from polyreme.models.llama import Block, Embedding, Head, rotation_table
 from polyreme.models.recompute import recomputed
 from polyreme.models.tensor_parallel import TensorGroup
 from polyreme.specs.fields import LayerKind, Recompute
 from polyreme.specs.model import ModelFamily, ModelSpec
+
+Fill = Callable[[Tensor, Parameter, Sequence[Shard]], None]
+"""Gives a held parameter its first value, from the whole parameter's name and shape and the parts that are held."""
 
 INITIAL_STD = 0.02
 ACCUMULATED = torch.float32
@@ -28,6 +34,7 @@ ACCUMULATED = torch.float32
 class StageLayers(nn.Module):
     """Layers [start, stop) of a model, for one tensor rank. `named` maps global parameter names to what is held.
 
+    `fill` gives the weights their first values; by default they are drawn with `seed`.
     `shared` names parameters that the worker's other stages hold already: a tied embedding is one tensor on a worker.
     """
 
@@ -41,6 +48,8 @@ class StageLayers(nn.Module):
         ranks: TensorGroup = TensorGroup(),  # noqa: B008 - frozen
         recompute: Recompute = Recompute.NONE,
         shared: Mapping[str, nn.Parameter] | None = None,
+        *,
+        fill: Fill | None = None,
     ) -> None:
         super().__init__()
         check_runnable(model)
@@ -51,8 +60,9 @@ class StageLayers(nn.Module):
         self.to_empty(device="cpu")
         self.to(dtype)
         self.named: dict[str, nn.Parameter] = {}
+        fill = fill or partial(initialise, seed=seed, num_blocks=model.num_layers)
         for layer, module in zip(range(start, stop), self.layers, strict=True):
-            self._name_parameters(layer, module, seed, shared or {})
+            self._name_parameters(layer, module, fill, shared or {})
         self._rotations: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
@@ -63,10 +73,12 @@ class StageLayers(nn.Module):
     def forward(self, value: Tensor, labels: Tensor | None = None) -> Tensor:
         """Token ids [sequences, tokens] or hidden states [sequences, own tokens, hidden] -> hidden states of the same
         shape, or the head's summed loss."""
-        rotation = self._rotation(value.shape[1] * (self.ranks.size if value.is_floating_point() else 1))
+        num_tokens = value.shape[1] * (self.ranks.size if value.is_floating_point() else 1)
         for layer in self.layers:
             if isinstance(layer, Block):
-                value = recomputed(layer, self.recompute, value, rotation)
+                value = recomputed(layer, self.recompute, value, self._rotation(num_tokens))
+            elif isinstance(layer, gpt.Block):
+                value = recomputed(layer, self.recompute, value)
             elif isinstance(layer, Head):
                 value = layer(value, labels)
             else:
@@ -78,13 +90,12 @@ class StageLayers(nn.Module):
             self._rotations = {num_tokens: rotation_table(self.model, num_tokens, self.dtype)}
         return self._rotations[num_tokens]
 
-    def _name_parameters(self, layer: int, module: nn.Module, seed: int, shared: Mapping[str, nn.Parameter]) -> None:
-        """Name and initialise a layer's parameters, in layout's order; a tied head takes the embedding's."""
+    def _name_parameters(self, layer: int, module: nn.Module, fill: Fill, shared: Mapping[str, nn.Parameter]) -> None:
+        """Name and fill a layer's parameters, in layout's order; a tied head takes the embedding's."""
         for expected, parameter in zip(parameters(self.model, layer), module.parameters(), strict=True):
             held = self.named.get(expected.name, shared.get(expected.name))
             if held is None:
-                parts = shards(expected, self.ranks.size, self.ranks.index)
-                initialise(parameter, expected, parts, seed, self.model.num_layers)
+                fill(parameter, expected, shards(expected, self.ranks.size, self.ranks.index))
                 if parameter.dtype.itemsize < ACCUMULATED.itemsize:
                     parameter.grad_dtype = ACCUMULATED
                 held = parameter
@@ -96,28 +107,22 @@ class StageLayers(nn.Module):
             self.named[expected.name] = held
 
 
-def check_runnable(model: ModelSpec) -> None:
-    """InputError if the blocks here do not cover the model."""
-    problems = []
-    if model.family is not ModelFamily.LLAMA:
-        problems.append(f"family {model.family} can be planned and simulated but not trained yet; llama can")
-    if model.rope_scaling is not None:
-        problems.append(f"rope_scaling {model.rope_scaling} cannot be trained yet")
-    if model.attention_window is not None:
-        problems.append(f"attention_window {model.attention_window} cannot be trained yet")
+def check_runnable(model: ModelSpec, tokens_per_sequence: int = 1) -> None:
+    """InputError if the blocks here do not cover the model, or sequences so long."""
+    problems = uncovered(model, tokens_per_sequence)
     if problems:
         raise InputError.single(f"model {model.name}", "; ".join(problems))
 
 
 def initialise(parameter: Tensor, whole: Parameter, parts: Sequence[Shard], seed: int, num_blocks: int) -> None:
-    """Fill the held parts in place: norms with 1, matrices from N(0, 0.02), those that write to the residual stream
-    scaled down by 1 / sqrt(2 * blocks) (Radford et al., GPT-2, 2019, section 2.3)."""
+    """Fill the held parts in place: norms with 1, biases with 0, matrices from N(0, 0.02), those that write to the
+    residual stream scaled down by 1 / sqrt(2 * blocks) (Radford et al., GPT-2, 2019, section 2.3)."""
     with torch.no_grad():
         if parameter.dim() == 1:
-            parameter.fill_(1.0)
+            parameter.fill_(0.0 if whole.name.endswith(".bias") else 1.0)
             return
         generator = torch.Generator().manual_seed(_seed_of(seed, whole.name))
-        residual = whole.name.endswith(("o_proj.weight", "down_proj.weight"))
+        residual = whole.name.endswith(("o_proj.weight", "down_proj.weight", "c_proj.weight"))
         std = INITIAL_STD / math.sqrt(2 * num_blocks) if residual else INITIAL_STD
         values = torch.empty(whole.shape, dtype=torch.float32).normal_(0.0, std, generator=generator)
         parameter.copy_(held_part(values, parts))
@@ -136,7 +141,9 @@ def _seed_of(seed: int, name: str) -> int:
 
 
 def _empty_layer(model: ModelSpec, layer: int, ranks: TensorGroup) -> nn.Module:
-    kind = layer_kind(model, layer)
+    kind, is_gpt = layer_kind(model, layer), model.family is ModelFamily.GPT
     if kind is LayerKind.EMBEDDING:
-        return Embedding(model, ranks)
-    return Head(model, ranks) if kind is LayerKind.HEAD else Block(model, ranks)
+        return gpt.Embedding(model, ranks) if is_gpt else Embedding(model, ranks)
+    if kind is LayerKind.HEAD:
+        return Head(model, ranks, nn.LayerNorm) if is_gpt else Head(model, ranks)
+    return gpt.Block(model, ranks) if is_gpt else Block(model, ranks)

@@ -6,6 +6,8 @@ Touvron et al., arXiv 2302.13971; rotary positions: Su et al., arXiv 2104.09864,
 Hugging Face weights use; SwiGLU: Shazeer, arXiv 2002.05202.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -117,13 +119,16 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Final norm, output matrix and the summed cross entropy of the labels that count."""
+    """Final norm, output matrix and the summed cross entropy of the labels that count.
 
-    def __init__(self, model: ModelSpec, ranks: TensorGroup) -> None:
+    `norm` makes the norm from the hidden size and its epsilon.
+    """
+
+    def __init__(self, model: ModelSpec, ranks: TensorGroup, norm: Callable[[int, float], nn.Module] = RMSNorm) -> None:
         super().__init__()
         self.ranks = ranks
         self.first, last = interval(model.vocab_size, ranks.size, ranks.index)
-        self.norm = RMSNorm(model.hidden_size, model.norm_eps)
+        self.norm = norm(model.hidden_size, model.norm_eps)
         self.lm_head = nn.Linear(model.hidden_size, last - self.first, bias=False)
 
     def forward(self, hidden: Tensor, labels: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def make_profile(model: ModelSpec, job: JobSpec, fleet: Fleet, num_cores: int, b
             f"none of its devices can be timed here: {', '.join(found)}",
             fix="kinds with driver cpu or emulated can; others are planned from the catalogue's figures",
         )
-    check_runnable(model)
+    check_runnable(model, job.batch.tokens_per_sequence)
     if job.precision not in DTYPES:
         raise InputError.single("job", f"{job.precision} cannot be timed here", path="precision", fix="use fp32")
     sizes = [size for size in range(1, MOST_SEQUENCES + 1) if job.batch.sequences % size == 0]

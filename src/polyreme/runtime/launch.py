@@ -50,6 +50,11 @@ def check_platform() -> None:
         )
 
 
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Workers:
     """The processes of one run. Use as a context: on leaving, none of them is alive."""
 

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import functools
 import hashlib
+import io
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, BinaryIO, TextIO, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -115,11 +116,20 @@ def write_atomically(path: Path, text: str) -> None:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[TextIO]:
     """A text file that takes the place of `path` when the block ends well. InputError if it cannot be written."""
+    with atomic_binary_file(path) as binary:
+        text = io.TextIOWrapper(binary, encoding="utf-8")
+        yield text
+        text.detach()  # after writing everything, and without closing
+
+
+@contextmanager
+def atomic_binary_file(path: Path) -> Iterator[BinaryIO]:
+    """As `atomic_file`, for bytes."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
+            with os.fdopen(handle, "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

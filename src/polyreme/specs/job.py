@@ -152,7 +152,10 @@ class Evaluation:
 
 @spec
 class JobSpec:
-    """One training job. `model` and `cluster` are paths relative to the job file."""
+    """One training job. `model`, `cluster` and `initial_weights` are paths relative to the job file.
+
+    `initial_weights`: a folder of safetensors under Hugging Face names, or one file; None: drawn by `seed`.
+    """
 
     schema: Literal["polyreme.job/1"] = "polyreme.job/1"
     name: Text
@@ -166,5 +169,6 @@ class JobSpec:
     optimizer: AdamW = AdamW()
     data: Data = TextData()
     evaluation: Evaluation | None = None
+    initial_weights: Text | None = None
     steps: PositiveInt = 100
     seed: NonNegativeInt = 0

@@ -13,7 +13,7 @@ from polyreme.drivers.base import MemoryLedger
 from polyreme.drivers.choose import BACKENDS, make_driver
 from polyreme.layout.instances import stages_of
 from polyreme.layout.owners import atoms, buckets, holders
-from polyreme.models.build import StageLayers
+from polyreme.models.build import Fill, StageLayers
 from polyreme.models.dtypes import DTYPES
 from polyreme.models.optimizer import Updater
 from polyreme.models.tensor_parallel import TensorGroup
@@ -32,6 +32,7 @@ from polyreme.specs.plan import Plan
 from polyreme.telemetry.recorder import EventRecorder
 from polyreme.training.batches import Shares, StepBatch, shares_of
 from polyreme.training.data import JobData, open_data
+from polyreme.training.load import initial_fill
 from polyreme.training.settings import WorkerSettings
 from polyreme.training.update import FIRST_FP16_SCALE, LossScale, StepUpdate
 
@@ -44,6 +45,7 @@ class Assembly:
     """One worker, ready to run steps. `holds_head`: whether it is one that reports losses."""
 
     plan: Plan
+    model: ModelSpec
     job: JobSpec
     data: JobData
     stages: Mapping[Place, TorchStage]
@@ -111,7 +113,8 @@ def assemble(
 
     memory = MemoryLedger(f"{device.name} ({device.kind.name})", info.memory_bytes)
     actions = lower(plan, shared)[rank]
-    stages = _build_stages(plan, model, job, rank, actions, tensor_groups(plan, rank, groups), memory)
+    fill = initial_fill(job, Path(settings.data_base), model)
+    stages = _build_stages(plan, model, job, rank, actions, tensor_groups(plan, rank, groups), memory, fill)
     parameters = {name: parameter for stage in stages.values() for name, parameter in stage.state().items()}
     held = {name: of_ranks[rank] for name, of_ranks in holders(plan, model).items() if rank in of_ranks}
     counted = [atom for atom in atoms(plan, model) if atom.owners[0] == rank]
@@ -131,6 +134,7 @@ def assemble(
     )
     return Assembly(
         plan=plan,
+        model=model,
         job=job,
         data=_data(settings, job, model.vocab_size),
         stages=stages,
@@ -152,6 +156,7 @@ def _build_stages(
     actions: Sequence[Action],
     tensor_ranks: Mapping[Place, TensorGroup],
     memory: MemoryLedger,
+    fill: Fill | None,
 ) -> dict[Place, TorchStage]:
     """This rank's stages; a parameter that two of them have is one tensor."""
     stages: dict[Place, TorchStage] = {}
@@ -166,6 +171,7 @@ def _build_stages(
             tensor_ranks[place],
             stage.recompute,
             named,
+            fill=fill,
         )
         named.update(layers.named)
         splits = any((one.op, one.pipeline, one.stage) == (Op.INPUT_GRADIENT, *place) for one in actions)

@@ -5,19 +5,15 @@ Runs in the launcher's process and imports no framework.
 
 import json
 import os
-import platform
 import signal
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from polyreme import __version__
 from polyreme.catalog.fleet import build_fleet
 from polyreme.errors import (
     DivergedError,
@@ -28,55 +24,18 @@ from polyreme.errors import (
 )
 from polyreme.lab.lab import Lab
 from polyreme.layout.instances import instances, stages_of
-from polyreme.layout.owners import buckets
-from polyreme.layout.requirements import required_features
 from polyreme.runtime.addresses import Seat
 from polyreme.runtime.faults import Fault
-from polyreme.runtime.launch import Failure, Message, Workers, check_platform
+from polyreme.runtime.launch import Failure, Message, Workers, check_platform, usable_cores
 from polyreme.schedules.action import recorded_action
-from polyreme.schedules.lower import lower
-from polyreme.specs.cluster import ClusterSpec
-from polyreme.specs.fields import Feature, Precision
-from polyreme.specs.io import save, to_data, write_atomically
-from polyreme.specs.job import Batch, JobSpec
-from polyreme.specs.model import ModelFamily, ModelSpec
-from polyreme.specs.plan import Plan
-from polyreme.specs.profile import ProfileSpec
-from polyreme.specs.report import Report
+from polyreme.specs.io import write_atomically
 from polyreme.telemetry.reading import read_event_log
-from polyreme.training.data import JobData, open_data, vocabulary_problems
-from polyreme.training.redact import redact
+from polyreme.training.data import open_data
+from polyreme.training.run_dir import write_inputs, write_weight_index
+from polyreme.training.runnable import Inputs, check_runnable
 from polyreme.training.settings import WorkerSettings
-from polyreme.training.weights import INDEX_FILE, huggingface_config, weight_index
 
 WORKER_MODULE = "polyreme.training.preload"
-SUPPORTED = frozenset(
-    {
-        Feature.DATA_PARALLEL,
-        Feature.TENSOR_PARALLEL,
-        Feature.UNEQUAL_PIPELINES,
-        Feature.UNEVEN_SHARE,
-        Feature.TIED_EMBEDDING,
-        Feature.INTERLEAVED_STAGES,
-        Feature.RECOMPUTE,
-        Feature.LIST_SCHEDULE,
-    }
-)
-"""What the runtime executes beyond one pipeline of single-device stages."""
-PRECISIONS = (Precision.FP64, Precision.FP32, Precision.BF16, Precision.FP16)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """All that a run is made from. `base` is the folder that data paths are relative to."""
-
-    plan: Plan
-    model: ModelSpec
-    cluster: ClusterSpec
-    job: JobSpec
-    base: Path
-    profile: ProfileSpec | None = None
-    prediction: Report | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +85,7 @@ def run(
     check_platform()
     check_runnable(inputs)
     data = open_data(inputs.job, inputs.base.resolve(), inputs.model.vocab_size)
-    _write_inputs(inputs, run_dir, data)
+    write_inputs(inputs, run_dir, data)
     settings = WorkerSettings(
         run_dir=str(run_dir.resolve()),
         data_base=str(inputs.base.resolve()),
@@ -150,62 +109,10 @@ def run(
         run_.write_result("interrupted", 130, None)
         raise
     if save_weights:
-        _write_weight_index(inputs, run_dir)
+        write_weight_index(inputs, run_dir)
     run_.write_memory()
     run_.write_result("interrupted" if run_.interrupted else "completed", 130 if run_.interrupted else 0, None)
     return RunResult(run_dir, tuple(run_.steps), run_.interrupted)
-
-
-def check_runnable(inputs: Inputs) -> None:
-    """InputError if plan, model and job are not for each other, or ask for what the runtime cannot do.
-
-    Lowering the plan here finds schedules that its stages do not fit before a worker starts.
-    """
-    plan, model, job, problems = inputs.plan, inputs.model, inputs.job, []
-    missing = [feature for feature in required_features(plan, model) if feature not in SUPPORTED]
-    if missing:
-        problems.append(f"the plan requires {', '.join(missing)}, which this runtime does not execute yet")
-    if plan.num_layers != model.num_layers + 2:
-        problems.append(f"the plan covers {plan.num_layers} layers, the model has {model.num_layers + 2}")
-    if plan.batch != job.batch:
-        problems.append(f"the plan is for a batch of {_batch_text(plan.batch)}, the job has {_batch_text(job.batch)}")
-    if model.family is not ModelFamily.LLAMA or model.rope_scaling or model.attention_window:
-        problems.append("only family llama without rope_scaling and attention_window can be trained yet")
-    problems += vocabulary_problems(job, model.vocab_size)
-    precisions = {stage.precision for pipeline in plan.pipelines for stage in pipeline.stages} | {job.precision}
-    if not precisions <= set(PRECISIONS):
-        problems.append(f"precision {', '.join(sorted(precisions))} cannot run yet; {', '.join(PRECISIONS)} can")
-    fleet = build_fleet(inputs.cluster)
-    drivers = {fleet.device(worker).kind.driver for worker in plan.workers} - {"cpu", "emulated"}
-    if drivers:
-        problems.append(f"devices of driver {', '.join(sorted(drivers))} cannot run yet; cpu and emulated can")
-    if problems:
-        raise InputError.single("plan", "; ".join(problems), fix="plan, explain and simulate work for it")
-    lower(plan, buckets(plan, model))
-
-
-def _batch_text(batch: Batch) -> str:
-    return f"{batch.sequences} x {batch.tokens_per_sequence} tokens"
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def new_run_dir(parent: Path, name: str) -> Path:
-    """A run folder that does not exist yet: `<time>-<name>`."""
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{''.join(c if c.isalnum() or c in '-_' else '-' for c in name)}"
-    for number in range(1, 1000):
-        candidate = parent / (stem if number == 1 else f"{stem}-{number}")
-        try:
-            candidate.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise InputError.single(str(parent), f"cannot be written: {error.strerror}", fix="use --runs") from None
-        return candidate
-    raise InputError.single(str(parent), f"holds a thousand runs called {stem}", fix="remove some")
 
 
 class _Run:
@@ -351,50 +258,3 @@ def _enter_worker(*arguments: Any) -> None:
     from polyreme.training.worker import worker_main  # noqa: PLC0415 - only in the worker's process
 
     worker_main(*arguments)
-
-
-def _write_inputs(inputs: Inputs, run_dir: Path, data: JobData) -> None:
-    """Everything that the run is made from, secrets taken out, before anything starts."""
-    for folder in ("logs", "events"):
-        (run_dir / folder).mkdir(parents=True, exist_ok=True)
-    config = redact(to_data(replace(inputs.job, model="model.json", cluster="cluster.json")))
-    write_atomically(run_dir / "config.json", json.dumps(config, indent=1, sort_keys=True) + "\n")
-    save(run_dir / "model.json", inputs.model)
-    save(run_dir / "cluster.json", inputs.cluster)
-    save(run_dir / "plan.json", inputs.plan)
-    if inputs.profile is not None:
-        save(run_dir / "profile.json", inputs.profile)
-    if inputs.prediction is not None:
-        save(run_dir / "prediction.json", inputs.prediction)
-    environment = {
-        "polyreme": __version__,
-        "python": platform.python_version(),
-        "torch": _version("torch"),
-        "platform": platform.platform(),
-        "cpu": platform.processor() or platform.machine(),
-        "cores": usable_cores(),
-        "seed": inputs.job.seed,
-        "data_digest": data.training.digest,
-        "evaluation_digest": data.evaluation.digest if data.evaluation is not None else None,
-        "started_unix_s": time.time(),
-        "command": redact(_command(sys.argv)),
-    }
-    write_atomically(run_dir / "environment.json", json.dumps(environment, indent=1, sort_keys=True) + "\n")
-
-
-def _command(arguments: Sequence[str]) -> list[str]:
-    return [Path(arguments[0]).name, *arguments[1:]] if arguments else []
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _write_weight_index(inputs: Inputs, run_dir: Path) -> None:
-    index = weight_index(inputs.plan, inputs.model, inputs.job.precision)
-    write_atomically(run_dir / "weights" / INDEX_FILE, json.dumps(index, indent=1, sort_keys=True) + "\n")
-    config = huggingface_config(inputs.model, inputs.job.precision)
-    write_atomically(run_dir / "weights" / "config.json", json.dumps(config, indent=1, sort_keys=True) + "\n")

@@ -9,12 +9,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from polyreme.errors import DivergedError, PolyremeError
 from polyreme.lab import cgroups, network
@@ -23,8 +21,9 @@ from polyreme.runtime.launch import Message, die_with_launcher
 from polyreme.runtime.mesh import leave
 from polyreme.runtime.transport import PeerLostError
 from polyreme.training.assembly import Assembly, assemble
+from polyreme.training.save import save_weights
 from polyreme.training.settings import NO_STEP, WorkerSettings
-from polyreme.training.weights import shard_file
+from polyreme.training.weights import writings
 from polyreme.units import MIB
 
 LAB_ROOM_BYTES = 64 * MIB
@@ -98,8 +97,9 @@ class Worker:
             self._one_step(work, step)
         work.recorder.close()
         if self.settings.save_weights:
-            name = shard_file(self.settings.rank, len(work.plan.workers))
-            save_weights(work.parameters, self.settings.folder / "weights" / name)
+            groups = {place: stage.layers.ranks.group for place, stage in work.stages.items()}
+            planned, folder = writings(work.plan, work.model), self.settings.folder / "weights"
+            save_weights(planned, self.settings.rank, work.parameters, groups, folder)
         memory = work.memory
         self._tell({"type": "done", "peak_bytes": memory.peak_bytes, "limit_bytes": memory.capacity_bytes})
         leave()
@@ -158,14 +158,6 @@ class Worker:
     def _tell(self, message: Message) -> None:
         with self._writing:
             self.pipe.send_bytes(json.dumps(message).encode())
-
-
-def save_weights(parameters: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write parameters under their global names as safetensors; the file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".partial")
-    save_file({name: parameter.detach().contiguous() for name, parameter in parameters.items()}, temporary)
-    temporary.replace(path)
 
 
 def _log_to(path: Path) -> None:
