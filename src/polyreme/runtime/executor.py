@@ -1,9 +1,10 @@
 """Walks one worker's action list: the same list that the simulator replays, action by action, in order."""
 
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -93,6 +94,8 @@ class Executor:
         self._values: dict[tuple[Op, Place, int], Fence] = {}
         self._losses: list[Fence] = []
         self._evaluating = False
+        self.compute_cpu_s = 0.0
+        """CPU seconds that this thread spent in the computes of the last step; on an accelerator, in starting them."""
 
     def run_step(self, step: int, batch: BatchSource) -> float:
         """Execute the list once; returns the sum of losses that this worker reports (0 without a head)."""
@@ -109,7 +112,7 @@ class Executor:
             self.recorder.end()
 
     def _run_list(self, actions: Sequence[Action], step: int, batch: BatchSource) -> float:
-        self.step = step
+        self.step, self.compute_cpu_s = step, 0.0
         self._losses.clear()
         self._expect_messages(actions)
         for action in actions:
@@ -146,7 +149,7 @@ class Executor:
             case Op.BACKWARD | Op.INPUT_GRADIENT:
                 self._backward(action.op, place, microbatch)
             case Op.WEIGHT_GRADIENT:
-                self.driver.submit(lambda: self.wiring.stages[place].backward_weight(microbatch))
+                self._submit(lambda: self.wiring.stages[place].backward_weight(microbatch))
             case Op.SEND_ACTIVATION | Op.SEND_GRADIENT:
                 value = self.driver.sync(self._values.pop((action.op, place, microbatch)))
                 for sender, part in self.wiring.senders[action.op, place]:
@@ -158,7 +161,7 @@ class Executor:
             case Op.NORM:
                 self.update.norm()
             case Op.STEP:
-                self.driver.sync(self.driver.submit(self.update.step))
+                self.driver.sync(self._submit(self.update.step))
 
     def _receive(self, op: Op, place: Place, microbatch: int) -> Tensor:
         """The parts of a message put together; a single part is the message."""
@@ -179,9 +182,9 @@ class Executor:
         labels = batch.labels(place, microbatch) if last else None
         stage = self.wiring.stages[place]
         if self._evaluating:
-            fence = self.driver.submit(lambda: stage.evaluate(value, labels))
+            fence = self._submit(lambda: stage.evaluate(value, labels))
         else:
-            fence = self.driver.submit(lambda: stage.forward(microbatch, value, labels))
+            fence = self._submit(lambda: stage.forward(microbatch, value, labels))
         if not last:
             self._values[Op.SEND_ACTIVATION, place, microbatch] = fence
         elif place in self.wiring.counts_loss:
@@ -192,6 +195,12 @@ class Executor:
         gradient = None if received is None else received.result
         stage = self.wiring.stages[place]
         run = stage.backward if op is Op.BACKWARD else stage.backward_input
-        fence = self.driver.submit(lambda: run(microbatch, gradient))
+        fence = self._submit(lambda: run(microbatch, gradient))
         if place not in self.wiring.first_places:
             self._values[Op.SEND_GRADIENT, place, microbatch] = fence
+
+    def _submit(self, work: Callable[[], Any]) -> Fence:
+        before = time.thread_time()
+        fence = self.driver.submit(work)
+        self.compute_cpu_s += time.thread_time() - before
+        return fence

@@ -44,7 +44,7 @@ class StepMetrics:
     the evaluation after it.
 
     `gradient_norm` is that of all gradients before clipping; None where the loss scale was too large for the step.
-    `cpu_s` is what all workers spent on the host's processors.
+    `cpu_s` is what all workers spent on the host's processors, `compute_cpu_s` the part of it inside their layers.
     """
 
     step: int
@@ -55,6 +55,7 @@ class StepMetrics:
     learning_rate: float
     evaluation_loss: float | None
     cpu_s: float
+    compute_cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +183,10 @@ class _Run:
         if "evaluation_targets" in reports[0]:
             losses = sum(reports[rank]["evaluation_loss_sum"] for rank in sorted(reports))
             evaluation_loss = losses / reports[0]["evaluation_targets"]
-        cpu_s = sum(report["cpu_s"] for report in reports.values())
-        metrics = StepMetrics(step, loss, (stop_ns - start_ns) / 1e9, targets, *of_update, evaluation_loss, cpu_s)
+        cpu_s, compute_cpu_s = (sum(report[key] for report in reports.values()) for key in ("cpu_s", "compute_cpu_s"))
+        metrics = StepMetrics(
+            step, loss, (stop_ns - start_ns) / 1e9, targets, *of_update, evaluation_loss, cpu_s, compute_cpu_s
+        )
         self.steps.append(metrics)
         line = asdict(metrics)
         with (self.run_dir / "metrics.jsonl").open("a", encoding="utf-8") as file:

@@ -123,6 +123,7 @@ class Worker:
             raise DivergedError(f"the {what}", fix="lower optimizer.learning_rate")
         cpu_s = time.process_time() - cpu_before
         span = {"start_ns": started_ns, "stop_ns": time.monotonic_ns(), "cpu_s": cpu_s}
+        span["compute_cpu_s"] = work.executor.compute_cpu_s
         evaluated: Message = {}
         if work.evaluates_after(step):
             loss, counted = work.run_evaluation(step)
