@@ -176,9 +176,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(args.rounds):
             rounds.append(lab.round(Path(folder) / str(number)))
-            print(
-                json.dumps({name: round(value, 3) for name, value in rounds[-1].items()}), file=sys.stderr, flush=True
-            )
+            print(json.dumps(rounds[-1]), file=sys.stderr, flush=True)
     print_table(lab, rounds)
 
 
