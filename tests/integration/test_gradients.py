@@ -1,12 +1,14 @@
 """Gradients of real pipelines of processes against plain autograd in one process: see `gradient_rule`."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
-from gradient_rule import run_case
-from small_run import pipeline, tiny_gpt
+from gradient_rule import check, run_case
+from small_run import inputs, pipeline, tiny_gpt, write_text
 
-from polyreme.specs.fields import Precision, Recompute, ScheduleName
+from polyreme.specs.fields import Precision, Recompute, ScheduleName, Transport
+from polyreme.specs.plan import EdgeSetting
 
 FP64 = Precision.FP64
 ONE_STAGE_EACH = [name for name in ScheduleName if name is not ScheduleName.ZB_V]
@@ -135,3 +137,13 @@ def test_gradients_of_a_gpt_are_right_with_recompute(recompute: Recompute, tmp_p
     groups = [[(2, 1)], [(2, 2)]]
     one = pipeline("a", [3], 4, ScheduleName.ZB_H1, precision=FP64, groups=groups, recompute=recompute)
     run_case([one], tmp_path, FP64, model=tiny_gpt())
+
+
+@pytest.mark.parametrize("transport", list(Transport))
+def test_gradients_do_not_depend_on_the_transport_of_an_edge(transport: Transport, tmp_path: Path) -> None:
+    """The first boundary by the given transport, the second by the default one."""
+    groups = [[(1, 1), (1, 2)], [(2, 1)], [(2, 2)]]
+    one = pipeline("a", [2, 4], 4, ScheduleName.ZB_H1, precision=FP64, groups=groups)
+    given = inputs([one], write_text(tmp_path / "text"), precision=FP64)
+    edge = EdgeSetting(source=("a", 0), target=("a", 1), transport=transport)
+    check(dataclasses.replace(given, plan=dataclasses.replace(given.plan, edges=(edge,))), tmp_path / "run")

@@ -14,7 +14,7 @@ from polyreme.schedules.action import WHOLE_WORKER_OPS, Action, Op, parse_action
 from polyreme.specs import io
 from polyreme.specs.cluster import ClusterSpec, Connection, DeviceEntry, Node, NodeLinks
 from polyreme.specs.device import DeviceKind, LinkKind
-from polyreme.specs.fields import Feature, LayerKind, Objective, Precision, Recompute, ScheduleName
+from polyreme.specs.fields import Feature, LayerKind, Objective, Precision, Recompute, ScheduleName, Transport
 from polyreme.specs.job import (
     AdamW,
     Batch,
@@ -177,6 +177,9 @@ REPORTS = st.builds(
 )
 
 
+EDGES = st.builds(EdgeSetting, source=st.just(("a", 0)), target=st.just(("a", 0)), transport=st.sampled_from(Transport))
+
+
 @st.composite
 def plans(draw: Any) -> Plan:
     """Plans of one or two pipelines of up to three stages."""
@@ -226,7 +229,7 @@ def plans(draw: Any) -> Plan:
         batch=Batch(sequences=total, tokens_per_sequence=draw(COUNT)),
         workers=tuple(f"w{rank}" for rank in range(next_rank)),
         pipelines=tuple(pipelines),
-        edges=draw(listed(st.builds(EdgeSetting, source=st.just(("a", 0)), target=st.just(("a", 0)), transport=TEXT))),
+        edges=draw(listed(EDGES)),
         predicted=Predicted(step_time_s=draw(INTERVALS)),
     )
 

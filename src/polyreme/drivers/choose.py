@@ -7,8 +7,10 @@ from polyreme.drivers.emulated import EmulatedDriver, core_fractions
 from polyreme.errors import InputError
 
 AVAILABLE = ("cpu", "emulated")
-BACKENDS = {"cpu": "gloo", "emulated": "gloo", "null": "gloo"}
+BACKENDS = {"cpu": "gloo", "emulated": "gloo", "null": "gloo", "cuda": "nccl", "ascend": "hccl"}
 """c10d backend of each driver's tensors: devices of one backend can sum among themselves."""
+HOST_MEMORY = frozenset({"cpu", "emulated", "null"})
+"""Drivers whose tensors lie in the host's memory."""
 
 
 def make_driver(device: Device, fleet: Fleet, num_cores: int, *, in_lab: bool = False) -> DeviceDriver:

@@ -12,7 +12,7 @@ from torch import Tensor
 from polyreme.adapters.base import StageModule
 from polyreme.drivers.base import DeviceDriver, Fence
 from polyreme.runtime.faults import Fault
-from polyreme.runtime.transport import Receiver, Sender
+from polyreme.runtime.transports.base import Receiver, Sender
 from polyreme.schedules.action import RECV_OPS, Action, Op
 from polyreme.schedules.lower import forward_only
 from polyreme.specs.events import OP_NUMBERS

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from polyreme.layout.owners import Atom, Bucket, Shard
-from polyreme.runtime.transport import lost
+from polyreme.runtime.transports.base import lost
 
 Held = Mapping[str, tuple[Shard, ...]]
 """Parameter name -> the parts of it that this rank's tensor holds, one behind the other."""
@@ -55,8 +56,8 @@ class GradientSync:
 
     def norm(self) -> float:
         """Norm of all gradients of the model, each element counted by one owner; the same on every worker."""
-        squares = sum(float(self._gradient(atom).double().square().sum()) for atom in self.counted)
-        own = torch.tensor([squares], dtype=torch.float64)
+        norm = get_total_norm([self._gradient(atom) for atom in self.counted])
+        own = norm.to("cpu", torch.float64).square().reshape(1)
         if dist.get_world_size() > 1:
             everywhere = own.new_empty(dist.get_world_size())
             try:

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from polyreme.errors import InputError
 from polyreme.layout.instances import instances
 from polyreme.layout.owners import Bucket
 from polyreme.models.tensor_parallel import TensorGroup
@@ -26,8 +27,12 @@ def join(
     listener: socket.socket | None,
     backend: str,
     seat: Seat = Seat(),  # noqa: B008 - frozen
+    plan_digest: str = "",
 ) -> None:
-    """Join the run's process group. Rank 0 brings the socket that the launcher bound."""
+    """Join the run's process group. Rank 0 brings the socket that the launcher bound.
+
+    InputError if another rank has another plan: their messages would differ in size, which no backend survives.
+    """
     os.environ["GLOO_SOCKET_IFNAME"] = seat.interface or ("lo0" if sys.platform == "darwin" else "lo")
     store = dist.TCPStore(  # type: ignore[attr-defined]
         seat.address,
@@ -38,6 +43,12 @@ def join(
         wait_for_workers=False,
         master_listen_fd=listener.detach() if listener is not None else None,
     )
+    if listener is not None or rank == 0:
+        store.set("plan", plan_digest)
+    agreed = store.get("plan").decode()
+    if agreed != plan_digest:
+        problem = f"rank {rank} has plan {plan_digest}, rank 0 has plan {agreed}"
+        raise InputError.single("plan", problem, fix="give all workers the same plan.json")
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=EXCHANGE_TIMEOUT)
 
 
@@ -46,6 +57,17 @@ class GroupMaker:
 
     def __init__(self) -> None:
         self._groups: dict[tuple[tuple[int, ...], str | None], dist.ProcessGroup] = {}
+
+    def host(self) -> dist.ProcessGroup:
+        """All ranks, for messages between host memories."""
+        made = self.group(range(dist.get_world_size()), "gloo")
+        assert made is not None, "a message needs two ranks"
+        return made
+
+    def channel(self, source: int, target: int) -> dist.ProcessGroup:
+        """A new group of two ranks, each time: for backends that do not keep messages apart by tag."""
+        made: dist.ProcessGroup = dist.new_group([source, target])
+        return made
 
     def group(self, ranks: Sequence[int], backend: str | None = None) -> dist.ProcessGroup | None:
         """The group of `ranks`; None for a single rank, which needs none."""

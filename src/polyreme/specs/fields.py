@@ -105,6 +105,14 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
+class Transport(StrEnum):
+    """How messages cross a boundary: torch's point-to-point, shared memory of one node, or through host memory."""
+
+    C10D = "c10d"
+    SHM = "shm"
+    STAGED = "staged"
+
+
 class Feature(StrEnum):
     """What a plan can ask of a runtime beyond one pipeline of single-device stages."""
 

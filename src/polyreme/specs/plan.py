@@ -19,6 +19,7 @@ from polyreme.specs.fields import (
     Recompute,
     ScheduleName,
     Text,
+    Transport,
     spec,
 )
 from polyreme.specs.job import Batch
@@ -132,7 +133,7 @@ class EdgeSetting:
 
     source: Annotated[tuple[Text, NonNegativeInt], Field(alias="from")]
     target: Annotated[tuple[Text, NonNegativeInt], Field(alias="to")]
-    transport: Text
+    transport: Transport
 
 
 @spec

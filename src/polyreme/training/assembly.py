@@ -21,7 +21,7 @@ from polyreme.runtime.executor import Executor, Place
 from polyreme.runtime.faults import parse_fault
 from polyreme.runtime.gradsync import GradientSync
 from polyreme.runtime.mesh import GroupMaker, join, reductions, tensor_groups
-from polyreme.runtime.wiring import wire
+from polyreme.runtime.wiring import Site, wire
 from polyreme.schedules.action import Action, Op
 from polyreme.schedules.lower import lower
 from polyreme.specs.fields import Precision
@@ -105,7 +105,7 @@ def assemble(
     device = fleet.device(plan.workers[rank])
     driver = make_driver(device, fleet, settings.num_cores, in_lab=settings.seat.in_lab)
     info = driver.probe()
-    join(rank, len(plan.workers), settings.port, listener, info.backend, settings.seat)
+    join(rank, len(plan.workers), settings.port, listener, info.backend, settings.seat, plan.digest)
     groups = GroupMaker()
     shared = buckets(plan, model)
     backends = [BACKENDS[fleet.device(worker).kind.driver] for worker in plan.workers]
@@ -121,7 +121,16 @@ def assemble(
     sync = GradientSync(shared, summing, held, counted, parameters)
     scale = LossScale(FIRST_FP16_SCALE, dynamic=True) if job.precision is Precision.FP16 else LossScale()
     recorder = EventRecorder(run_dir / "events" / f"rank-{rank}.bin")
-    wiring = wire(plan, model, fleet, rank, stages, DTYPES[job.precision], in_lab=settings.seat.in_lab)
+    site = Site(
+        model=model,
+        fleet=fleet,
+        dtype=DTYPES[job.precision],
+        torch_device=info.torch_device,
+        run_token=str(settings.port),
+        in_lab=settings.seat.in_lab,
+        groups=groups,
+    )
+    wiring = wire(plan, site, rank, stages)
     update = make_update(job, sync, parameters, memory, scale)
     executor = Executor(
         rank,

@@ -44,6 +44,7 @@ SUPPORTED = frozenset(
         Feature.INTERLEAVED_STAGES,
         Feature.RECOMPUTE,
         Feature.LIST_SCHEDULE,
+        Feature.TRANSPORT,
     }
 )
 """What the runtime executes beyond one pipeline of single-device stages."""

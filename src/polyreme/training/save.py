@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polyreme.layout.layers import Parameter
 from polyreme.layout.owners import shards
-from polyreme.runtime.transport import lost
+from polyreme.runtime.transports.base import lost
 from polyreme.specs.io import atomic_binary_file
 from polyreme.training.safetensors_header import TensorEntry, header_bytes
 from polyreme.training.weights import Writing, shard_files

@@ -19,7 +19,7 @@ from polyreme.lab import cgroups, network
 from polyreme.runtime.executor import Executor
 from polyreme.runtime.launch import Message, die_with_launcher
 from polyreme.runtime.mesh import leave
-from polyreme.runtime.transport import PeerLostError
+from polyreme.runtime.transports.base import PeerLostError
 from polyreme.training.assembly import Assembly, assemble
 from polyreme.training.save import save_weights
 from polyreme.training.settings import NO_STEP, WorkerSettings

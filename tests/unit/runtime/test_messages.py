@@ -1,54 +1,53 @@
-"""The header of a message."""
+"""Headers: what is sent is found again, and each difference is named with both ends."""
+
+import dataclasses
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from polyreme.runtime.messages import MessageError, pack, unpack
+from polyreme.runtime.transports.messages import HEADER_BYTES, Kind, MessageError
 
-DIGEST = "0123456789abcdef0123456789abcdef"
+KIND = Kind("0123456789abcdef" * 2, 7, torch.float32, (2, 3, 4))
+ENDS = "rank 0 (n/w0) -> rank 1 (n/w1), boundary a.0|a.1 activations"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_message_arrives_as_it_was_sent(dtype: torch.dtype) -> None:
-    payload = torch.randn(2, 3, 5).to(dtype)
-    received, sent_ns = unpack(pack(DIGEST, 7, 3, 11, payload, 123), DIGEST, 7, 3, 11, payload)
-    assert torch.equal(received, payload)
-    assert sent_ns == 123
+@given(
+    step=st.integers(0, 2**32 - 1),
+    microbatch=st.integers(0, 2**32 - 1),
+    tag=st.integers(0, 2**32 - 1),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]),
+    shape=st.lists(st.integers(0, 2**32 - 1), max_size=4).map(tuple),
+    sent_ns=st.integers(0, 2**63 - 1),
+)
+def test_a_header_that_is_due_gives_the_time_it_was_sent(
+    step: int, microbatch: int, tag: int, dtype: torch.dtype, shape: tuple[int, ...], sent_ns: int
+) -> None:
+    kind = Kind("ab" * 16, tag, dtype, shape)
+    header = kind.header(step, microbatch, sent_ns)
+    assert len(header) == HEADER_BYTES
+    assert kind.check(header, step, microbatch, ENDS) == sent_ns
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("sent", "problem"),
     [
-        ({"plan_digest": "f" * 32}, "plan"),
-        ({"step": 8}, "step 7 instead of 8"),
-        ({"microbatch": 4}, "microbatch 3 instead of 4"),
-        ({"tag": 1}, "tag 11 instead of 1"),
-        ({"like": torch.empty(2, 3, 5, dtype=torch.float64)}, "dtype"),
-        ({"like": torch.empty(3, 2, 5)}, "shape"),
+        ({"step": 4}, "step 4 instead of 3"),
+        ({"microbatch": 9}, "microbatch 9 instead of 5"),
+        ({"tag": 8}, "tag 8 instead of 7"),
+        ({"dtype": torch.bfloat16}, "dtype torch.bfloat16 instead of torch.float32"),
+        ({"shape": (2, 3, 5)}, r"shape \(2, 3, 5\) instead of \(2, 3, 4\)"),
+        ({"shape": (2, 3)}, r"shape \(2, 3\) instead of \(2, 3, 4\)"),
+        ({"plan_digest": "f" * 32}, "plan ffffffffffffffff instead of 0123456789abcdef"),
+        ({"step": 4, "microbatch": 9}, "step 4 instead of 3, microbatch 9 instead of 5"),
     ],
 )
-def test_every_difference_is_named(changes: dict[str, object], named: str) -> None:
-    buffer = pack(DIGEST, 7, 3, 11, torch.zeros(2, 3, 5), 0)
-    due: dict[str, object] = {
-        "plan_digest": DIGEST,
-        "step": 7,
-        "microbatch": 3,
-        "tag": 11,
-        "like": torch.zeros(2, 3, 5),
-    }
-    with pytest.raises(MessageError, match=named):
-        unpack(buffer, **(due | changes))  # type: ignore[arg-type]
-
-
-def test_all_differences_are_named_at_once() -> None:
-    buffer = pack(DIGEST, 7, 3, 11, torch.zeros(2, 3), 0)
-    with pytest.raises(MessageError) as caught:
-        unpack(buffer, "f" * 32, 8, 4, 12, torch.zeros(3, 2, dtype=torch.float64))
-    assert all(key in str(caught.value) for key in ("plan", "step", "microbatch", "tag", "dtype", "shape"))
-
-
-def test_a_header_of_noise_is_refused_and_not_obeyed() -> None:
-    buffer = pack(DIGEST, 7, 3, 11, torch.zeros(2, 3), 0)
-    buffer[:64] = 255
-    with pytest.raises(MessageError, match="dtype None"):
-        unpack(buffer, DIGEST, 7, 3, 11, torch.zeros(2, 3))
+def test_what_is_not_as_due_is_named_with_both_ends(sent: dict[str, Any], problem: str) -> None:
+    step, microbatch = sent.pop("step", 3), sent.pop("microbatch", 5)
+    header = dataclasses.replace(KIND, **sent).header(step, microbatch, 1)
+    with pytest.raises(
+        MessageError, match=rf"rank 0 \(n/w0\) -> rank 1 .* activations: a message with {problem} arrived"
+    ):
+        KIND.check(header, 3, 5, ENDS)

@@ -51,7 +51,7 @@ RULES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "one name": (lambda d: d["pipelines"].append(d["pipelines"][0]), "two pipelines have one name: ['a', 'a']"),
     "edge": (
-        lambda d: d.update(edges=[{"from": ["a", 0], "to": ["a", 4], "transport": "tcp"}]),
+        lambda d: d.update(edges=[{"from": ["a", 0], "to": ["a", 4], "transport": "shm"}]),
         "edge end ['a', 4] is no stage of the plan",
     ),
     "list schedule": (

@@ -1,0 +1,1 @@
+"""How messages cross a boundary: one file per way, all behind `Sender` and `Receiver`."""
