@@ -41,6 +41,7 @@ from polyreme.telemetry.reading import read_event_log
 from polyreme.training.corpus import MIN_VOCAB, Corpus, open_corpus
 from polyreme.training.redact import redact
 from polyreme.training.settings import WorkerSettings
+from polyreme.training.watch import STALL_FLOOR_S, StallWatch
 from polyreme.training.weights import INDEX_FILE, huggingface_config, weight_index
 
 WORKER_MODULE = "polyreme.training.preload"
@@ -89,10 +90,12 @@ def run(
     fault: Fault | None = None,
     save_weights: bool = True,
     num_cores: int | None = None,
+    stall_floor_s: float = STALL_FLOOR_S,
 ) -> RunResult:
     """Train by a plan and return when all workers have ended. The run folder is written in every case.
 
     WorkerLostError, OutOfDeviceMemoryError or DivergedError name the worker at fault; InputError if it cannot start.
+    `stall_floor_s`: seconds that a worker may always go without moving, see `StallWatch`.
     """
     check_platform()
     check_runnable(inputs)
@@ -108,7 +111,7 @@ def run(
     run_ = _Run(inputs, run_dir, on_step)
     try:
         with Workers(_worker_main(), [settings.to_message()] * len(inputs.plan.workers), WORKER_MODULE) as workers:
-            run_.follow(workers)
+            run_.follow(workers, stall_floor_s)
     except PolyremeError as error:
         run_.write_result("failed", error.exit_code, run_.failure)
         raise
@@ -186,17 +189,22 @@ class _Run:
         self._last_stop_ns = 0
         self._workers: Workers | None = None
 
-    def follow(self, workers: Workers) -> None:
+    def follow(self, workers: Workers, stall_floor_s: float) -> None:
         """Listen to the workers until they have ended. Raises the error of the one at fault."""
         self._workers = workers
         content = {"launcher": os.getpid(), "workers": workers.process_ids}
         write_atomically(self.run_dir / "processes.json", json.dumps(content) + "\n")
+        given = self.inputs
         before = signal.signal(signal.SIGINT, self._stop)
         try:
-            for heard in workers.messages():
-                if isinstance(heard, Failure):
-                    raise self._error(heard)
-                self._take(*heard)
+            with StallWatch(
+                given.plan, given.model, given.job.steps, self.run_dir, workers.process_ids, stall_floor_s
+            ) as watch:
+                for heard in workers.messages(watch.look):
+                    if isinstance(heard, Failure):
+                        raise self._error(heard)
+                    watch.heard(*heard)
+                    self._take(*heard)
         finally:
             signal.signal(signal.SIGINT, before)
 
@@ -285,8 +293,10 @@ class _Run:
             "exception": exception,
             "log": str(log),
         }
+        card = "\n".join(f"  {key:<10}{_indented(value)}" for key, value in self.failure.items() if value is not None)
+        if "waits" in message:
+            self.failure["waits"] = message["waits"]
         kinds: dict[int, type[PolyremeError]] = {5: OutOfDeviceMemoryError, 6: DivergedError}
-        card = "\n".join(f"  {key:<10}{value}" for key, value in self.failure.items() if value is not None)
         if message.get("exit_code") == InputError.exit_code:
             return InputError.single(f"rank {rank}", exception)
         return kinds.get(message.get("exit_code", 4), WorkerLostError)(
@@ -295,6 +305,10 @@ class _Run:
 
 
 _STAGED = ("F", "B", "SA", "RA", "SG", "RG")
+
+
+def _indented(value: object) -> str:
+    return str(value).replace("\n", "\n" + 12 * " ")
 
 
 def _exit_text(status: int | None) -> str:
