@@ -34,7 +34,7 @@ class StallReport:
         return f"between {actions[state.ended - 1]} and {actions[state.ended]}"
 
     def lines(self) -> list[str]:
-        """The ranks at fault first, then the chain of those that wait. Of many ranks one chain, and the rest counted."""
+        """The ranks at fault first, then the chain of those that wait. Of many ranks one chain; the rest is counted."""
         shown = self.stall.culprits[:MAX_LINES]
         if self.stall.is_cycle:
             lines = [f"{len(self.stall.culprits)} ranks wait for each other in a cycle"]

@@ -47,7 +47,7 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """The ranks at fault, the likeliest first: they wait for nobody, or form a cycle in which each waits for the next."""
+    """The ranks at fault, likeliest first: they wait for nobody, or form a cycle in which each waits for the next."""
 
     culprits: tuple[int, ...]
     is_cycle: bool

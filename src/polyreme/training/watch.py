@@ -49,7 +49,7 @@ class StallWatch:
         }
         self._tails = {rank: EventTail(run_dir / "events" / f"rank-{rank}.bin") for rank in self._positions}
         self._events: dict[int, Event | None] = {}
-        self._stopped_ns: dict[int, int] = {}
+        self._went_ns: dict[int, int] = {}
         self._seen: dict[int, tuple[object, int]] = {}
         self._reported: dict[int, int] = {}
         self._holding: set[int] = set()
@@ -110,7 +110,7 @@ class StallWatch:
         if event is None or position is None:
             return RankState(0, 0, 0, stopped_ns or self._started_ns, is_stopped, is_watched=False)
         is_running = event.duration_ns == RUNNING_NS
-        since_ns = stopped_ns or event.start_ns + max(event.duration_ns, 0)
+        since_ns = stopped_ns or _since_ns(event)
         is_whole = self._reported.get(rank, -1) >= event.step
         may_rest = rank in self._holding or event.step == self._last_step
         is_watched = not (is_whole and may_rest) and rank not in self._done and not self._tails[rank].may_have_ended
@@ -119,13 +119,13 @@ class StallWatch:
         return RankState(event.step, position + 1, position + (not is_running), since_ns, is_stopped, is_watched)
 
     def _stopped_since(self, rank: int, event: Event | None, now_ns: int) -> int | None:
-        """When a rank was first seen stopped by a signal; None if it is not. One that has moved is not asked again."""
+        """Since when a rank may be stopped by a signal; None if it is not. One that has moved is not asked again."""
         has_moved = self._events.get(rank) != event
         self._events[rank] = event
         if has_moved or rank in self._done or not is_stopped(self._process_ids[rank]):
-            self._stopped_ns.pop(rank, None)
+            self._went_ns[rank] = _since_ns(event) if has_moved and event is not None else now_ns
             return None
-        return self._stopped_ns.setdefault(rank, now_ns)
+        return self._went_ns.get(rank, self._started_ns)
 
 
 def is_stopped(process_id: int) -> bool:
@@ -135,6 +135,11 @@ def is_stopped(process_id: int) -> bool:
     except OSError:
         return False
     return content.rpartition(b")")[2][1:2] in (b"T", b"t")
+
+
+def _since_ns(event: Event) -> int:
+    """When the rank got to where the event leaves it: into the action, or to its end."""
+    return event.start_ns + max(event.duration_ns, 0)
 
 
 def _key(event: Event) -> tuple[str, int, int, int]:
