@@ -3,7 +3,7 @@
 PolyremeError
 ├── InputError              2   a file or argument is wrong; holds every fault found
 ├── InfeasibleError         3   no plan fits; says which limit, by how much, what would fit
-├── WorkerLostError         4   a worker died or raised; names rank, stage, device, action
+├── WorkerLostError         4   a worker died, raised or stalled; names rank, stage, device, action
 ├── OutOfDeviceMemoryError  5   a device would hold more bytes than it has
 ├── DivergedError           6   the loss is no longer a finite number
 └── InternalError          70   our own bug; names the log file
@@ -79,7 +79,7 @@ class InfeasibleError(PolyremeError):
 
 
 class WorkerLostError(PolyremeError):
-    """A worker of a run died or raised; the run was ended."""
+    """A worker of a run died, raised or stalled; the run was ended."""
 
     exit_code = 4
 

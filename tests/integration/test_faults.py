@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from gradient_worker import dying_main
-from small_run import inputs, pipeline, write_text
+from small_run import alive, inputs, pipeline, write_text
 
 from polyreme.errors import DivergedError, OutOfDeviceMemoryError, PolyremeError, WorkerLostError
 from polyreme.layout.owners import buckets
@@ -51,19 +51,6 @@ def sampled_places() -> list[tuple[int, Action]]:
     return list(found.values())
 
 
-def alive(run_dir: Path) -> list[int]:
-    """Processes of a run that still exist, apart from those that wait to be reaped."""
-    found = []
-    for process_id in json.loads((run_dir / "processes.json").read_text(encoding="utf-8"))["workers"]:
-        try:
-            state = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if state != "Z":
-            found.append(process_id)
-    return found
-
-
 def check_fault(tmp_path: Path, rank: int, action: Action, kind: FaultKind) -> None:
     run_dir = tmp_path / "run"
     with pytest.raises(WorkerLostError) as caught:
@@ -82,7 +69,7 @@ def check_fault(tmp_path: Path, rank: int, action: Action, kind: FaultKind) -> N
     assert alive(run_dir) == []
 
 
-@pytest.mark.parametrize("kind", list(FaultKind))
+@pytest.mark.parametrize("kind", [FaultKind.RAISE, FaultKind.KILL])
 @pytest.mark.parametrize(("rank", "action"), sampled_places(), ids=str)
 def test_a_fault_ends_the_run_in_two_seconds_and_names_its_rank(
     rank: int, action: Action, kind: FaultKind, tmp_path: Path
@@ -91,7 +78,7 @@ def test_a_fault_ends_the_run_in_two_seconds_and_names_its_rank(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", list(FaultKind))
+@pytest.mark.parametrize("kind", [FaultKind.RAISE, FaultKind.KILL])
 @pytest.mark.parametrize(("rank", "action"), all_places(), ids=str)
 def test_a_fault_at_any_action_ends_the_run_in_two_seconds_and_names_its_rank(
     rank: int, action: Action, kind: FaultKind, tmp_path: Path

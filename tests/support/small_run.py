@@ -1,5 +1,6 @@
 """A tiny model on emulated devices, plans of any cut over it, and short text whose windows run over document ends."""
 
+import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -148,3 +149,16 @@ def inputs(
         predicted=Predicted(step_time_s=(1.0, 1.0, 1.0)),
     )
     return Inputs(plan=plan, model=model, cluster=cluster(memory_bytes), job=job, base=Path())
+
+
+def alive(run_dir: Path) -> list[int]:
+    """Processes of a run that still exist, apart from those that wait to be reaped."""
+    found = []
+    for process_id in json.loads((run_dir / "processes.json").read_text(encoding="utf-8"))["workers"]:
+        try:
+            state = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            found.append(process_id)
+    return found

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, metavar="N", help="steps to train, instead of the job's")
     parser.add_argument("--runs", type=Path, metavar="DIR", default=Path("runs"), help="where runs are kept: ./runs")
     parser.add_argument(
-        "--inject", metavar="FAULT", help="a scripted fault: rank=1,step=2,action=a.1.F3,kind=kill|raise"
+        "--inject", metavar="FAULT", help="a scripted fault: rank=1,step=2,action=a.1.F3,kind=kill|raise|stop|hang"
     )
     parser.add_argument(
         "--lab",

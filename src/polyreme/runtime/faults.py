@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,10 +11,15 @@ from polyreme.schedules.action import Action, parse_action
 
 
 class FaultKind(StrEnum):
-    """`raise`: an exception in the worker. `kill`: SIGKILL, as the kernel's out-of-memory killer does."""
+    """`raise`: an exception in the worker. `kill`: SIGKILL, as the kernel's out-of-memory killer does.
+
+    `stop`: SIGSTOP; the worker goes on where it was if it gets SIGCONT. `hang`: it sleeps for ever.
+    """
 
     RAISE = "raise"
     KILL = "kill"
+    STOP = "stop"
+    HANG = "hang"
 
 
 class InjectedFaultError(RuntimeError):
@@ -36,9 +42,16 @@ class Fault:
         """Do it if this is the place."""
         if (rank, step, action) != (self.rank, self.step, self.action):
             return
-        if self.kind is FaultKind.KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise InjectedFaultError(f"injected at {action} of step {step}")
+        match self.kind:
+            case FaultKind.RAISE:
+                raise InjectedFaultError(f"injected at {action} of step {step}")
+            case FaultKind.KILL:
+                os.kill(os.getpid(), signal.SIGKILL)
+            case FaultKind.STOP:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case FaultKind.HANG:
+                while True:
+                    time.sleep(3600)
 
 
 def parse_fault(text: str) -> Fault:

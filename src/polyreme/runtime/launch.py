@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -69,7 +70,6 @@ class Workers:
         self._address = address
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
-        self._finished: set[int] = set()
 
     def __enter__(self) -> "Workers":
         with socket.socket() as listener:
@@ -98,14 +98,15 @@ class Workers:
 
     def tell(self, message: Message) -> None:
         """Send a message to every worker that still listens."""
-        for rank, pipe in enumerate(self._pipes):
-            try:
+        for pipe in self._pipes:
+            with suppress(OSError):
                 pipe.send_bytes(json.dumps(message).encode())
-            except OSError:
-                self._finished.add(rank)
 
-    def messages(self) -> Iterator[tuple[int, Message] | Failure]:
-        """(rank, message) as they arrive, until all workers have ended well; or the root cause of a failure, last."""
+    def messages(self, look: Callable[[], Failure | None] = lambda: None) -> Iterator[tuple[int, Message] | Failure]:
+        """(rank, message) as they arrive, until all workers have ended well; or the root cause of a failure, last.
+
+        `look` is called at least every half second and may find a failure that no worker can report itself.
+        """
         running = {process.sentinel: rank for rank, process in enumerate(self._processes)}
         open_pipes = {pipe: rank for rank, pipe in enumerate(self._pipes)}
         failures: list[Failure] = []
@@ -121,6 +122,8 @@ class Workers:
                     else:
                         yield rank, message
             failures += self._deaths(ended, failures)
+            if not failures and (found := look()) is not None:
+                failures.append(found)
             if failures:
                 deadline = min(deadline, time.monotonic() + GRACE_S)
         if failures:

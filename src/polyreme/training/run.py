@@ -34,6 +34,7 @@ from polyreme.training.data import open_data
 from polyreme.training.run_dir import write_inputs, write_weight_index
 from polyreme.training.runnable import Inputs, check_runnable
 from polyreme.training.settings import WorkerSettings
+from polyreme.training.watch import STALL_FLOOR_S, StallWatch
 
 WORKER_MODULE = "polyreme.training.preload"
 
@@ -76,12 +77,14 @@ def run(
     save_weights: bool = True,
     num_cores: int | None = None,
     in_lab: bool = False,
+    stall_floor_s: float = STALL_FLOOR_S,
 ) -> RunResult:
     """Train by a plan and return when all workers have ended. The run folder is written in every case.
 
     `in_lab` makes the kernel limit each device and link; see `lab.why_not` for where that is possible.
 
     WorkerLostError, OutOfDeviceMemoryError or DivergedError name the worker at fault; InputError if it cannot start.
+    `stall_floor_s`: seconds that a worker may always go without moving, see `StallWatch`.
     """
     check_platform()
     check_runnable(inputs)
@@ -102,7 +105,7 @@ def run(
             seats = lab.seats if lab is not None else [Seat()] * len(names)
             messages = [replace(settings, seat=seat).to_message() for seat in seats]
             with Workers(_worker_main(), messages, WORKER_MODULE, seats[0].address) as workers:
-                run_.follow(workers, lab)
+                run_.follow(workers, stall_floor_s, lab)
     except PolyremeError as error:
         run_.write_result("failed", error.exit_code, run_.failure)
         raise
@@ -132,17 +135,22 @@ class _Run:
         self._workers: Workers | None = None
         self._lab: Lab | None = None
 
-    def follow(self, workers: Workers, lab: Lab | None) -> None:
+    def follow(self, workers: Workers, stall_floor_s: float, lab: Lab | None) -> None:
         """Listen to the workers until they have ended. Raises the error of the one at fault."""
         self._workers, self._lab = workers, lab
         content = {"launcher": os.getpid(), "workers": workers.process_ids}
         write_atomically(self.run_dir / "processes.json", json.dumps(content) + "\n")
+        given = self.inputs
         before = signal.signal(signal.SIGINT, self._stop)
         try:
-            for heard in workers.messages():
-                if isinstance(heard, Failure):
-                    raise self._error(heard)
-                self._take(*heard)
+            with StallWatch(
+                given.plan, given.model, given.job.steps, self.run_dir, workers.process_ids, stall_floor_s
+            ) as watch:
+                for heard in workers.messages(watch.look):
+                    if isinstance(heard, Failure):
+                        raise self._error(heard)
+                    watch.heard(*heard)
+                    self._take(*heard)
         finally:
             signal.signal(signal.SIGINT, before)
 
@@ -234,8 +242,10 @@ class _Run:
             "exception": exception,
             "log": str(log),
         }
+        card = "\n".join(f"  {key:<10}{_indented(value)}" for key, value in self.failure.items() if value is not None)
+        if "waits" in message:
+            self.failure["waits"] = message["waits"]
         kinds: dict[int, type[PolyremeError]] = {5: OutOfDeviceMemoryError, 6: DivergedError}
-        card = "\n".join(f"  {key:<10}{value}" for key, value in self.failure.items() if value is not None)
         if self._lab is not None and failure.exit_status == -signal.SIGKILL and self._lab.out_of_memory(rank):
             return OutOfDeviceMemoryError(f"the kernel ended rank {rank}: its device's memory was full\n{card}")
         if message.get("exit_code") == InputError.exit_code:
@@ -243,6 +253,10 @@ class _Run:
         return kinds.get(message.get("exit_code", 4), WorkerLostError)(
             f"rank {rank} failed and the run was ended\n{card}"
         )
+
+
+def _indented(value: object) -> str:
+    return str(value).replace("\n", "\n" + 12 * " ")
 
 
 def _exit_text(status: int | None) -> str:
