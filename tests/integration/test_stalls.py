@@ -110,7 +110,7 @@ def test_a_stall_at_any_action_ends_the_run(
 
 @pytest.mark.slow
 def test_a_stall_is_noticed_within_the_default_of_ten_seconds(tmp_path: Path) -> None:
-    assert STALL_FLOOR_S == 10.0
+    assert STALL_FLOOR_S + LATE_S <= 10.0
     check_stall(tmp_path, "three", 1, parse_action("a.1.F1"), FaultKind.STOP, STALL_FLOOR_S)
 
 

@@ -17,7 +17,7 @@ from polyreme.training.runnable import Inputs
 NUM_BLOCKS = 4
 NUM_LAYERS = NUM_BLOCKS + 2
 NUM_TOKENS = 24
-MAX_WORKERS = 32
+LEAST_WORKERS = 5
 
 
 def tiny_model(*, tied: bool = False) -> ModelSpec:
@@ -48,12 +48,13 @@ def tiny_gpt(*, tied: bool = False) -> ModelSpec:
     )
 
 
-def cluster(memory_bytes: float = 1e9) -> ClusterSpec:
+def cluster(memory_bytes: float = 1e9, num_workers: int = LEAST_WORKERS) -> ClusterSpec:
+    """Two fast devices, the others slow; more devices are slower ones, since all share the cores."""
     kinds = (
         DeviceKind(name="fast", driver="emulated", memory_bytes=memory_bytes, speed=2.0),
         DeviceKind(name="slow", driver="emulated", memory_bytes=memory_bytes, speed=1.0),
     )
-    entries = (DeviceEntry(kind="fast", name="w", count=2), DeviceEntry(kind="slow", name="w", count=MAX_WORKERS - 2))
+    entries = (DeviceEntry(kind="fast", name="w", count=2), DeviceEntry(kind="slow", name="w", count=num_workers - 2))
     return ClusterSpec(
         name="tiny",
         nodes=(Node(name="n", devices=entries, links=NodeLinks(intra="wire")),),
@@ -148,7 +149,9 @@ def inputs(
         pipelines=tuple(pipelines),
         predicted=Predicted(step_time_s=(1.0, 1.0, 1.0)),
     )
-    return Inputs(plan=plan, model=model, cluster=cluster(memory_bytes), job=job, base=Path())
+    return Inputs(
+        plan=plan, model=model, cluster=cluster(memory_bytes, max(LEAST_WORKERS, len(ranks))), job=job, base=Path()
+    )
 
 
 def alive(run_dir: Path) -> list[int]:

@@ -23,10 +23,11 @@ from polyreme.specs.model import ModelSpec
 from polyreme.specs.plan import Plan
 from polyreme.telemetry.tail import EventTail
 
-STALL_FLOOR_S = 10.0
-"""A rank may always go this long without moving: a busy machine, a slow disk, a page fault storm."""
-STALL_STEPS = 5.0
-"""A rank may go this many step times without moving."""
+STALL_FLOOR_S = 8.0
+"""A rank may always go this long without moving: a busy machine, a slow disk, a page fault storm. The run then ends
+within 10 s: up to 1.5 s pass until a stop is seen, and 0.3 s until it is reported."""
+STALL_STEPS = 4.0
+"""A rank may go this many step times without moving, so that a stall ends the run within 5."""
 LOOK_S = 0.45
 """At least this long between two looks. Just below the launcher's own 0.5 s, so that each of its turns is a look."""
 PAUSE_S = 3.0

@@ -90,7 +90,7 @@ def test_a_wait_of_another_step_says_which() -> None:
 
 
 def test_several_that_wait_for_one_say_for_whom() -> None:
-    known = dependencies(pipeline("a", [2], 2, SCHEDULE, shares=[[2], [1, 1]]))
+    known = dependencies(pipeline("a", [2], 2, SCHEDULE, groups=[[(2, 1)], [(1, 1), (1, 1)]]))
     states = {
         0: after(known, 0, "a.0.F0"),
         1: at(known, 1, "a.1.RA0"),
@@ -105,7 +105,7 @@ def test_several_that_wait_for_one_say_for_whom() -> None:
 
 
 def test_one_that_waits_for_several_waits_only_for_those_that_have_not_sent() -> None:
-    known = dependencies(pipeline("a", [2], 2, SCHEDULE, shares=[[1, 1], [2]]))
+    known = dependencies(pipeline("a", [2], 2, SCHEDULE, groups=[[(1, 1), (1, 1)], [(2, 1)]]))
     states = {0: at(known, 0, "a.0.RG0"), 1: at(known, 1, "a.0.F0"), 2: at(known, 2, "a.1.RA0")}
     assert stall_of(known, states) == (Stall((1,), False), {0: (2,), 1: (), 2: (1,)})
 
