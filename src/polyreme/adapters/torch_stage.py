@@ -40,6 +40,7 @@ class TorchStage:
 
     def forward(self, microbatch: int, value: Tensor, labels: Tensor | None) -> Tensor:
         """See `StageModule`. Values: token ids [sequences, tokens] or hidden states [sequences, own tokens, hidden]."""
+        value, labels = self._on_device(value, labels)
         if value.is_floating_point():
             value.requires_grad_()
         kept_bytes = self._kept_bytes.get(value.shape)
@@ -57,6 +58,7 @@ class TorchStage:
 
     def evaluate(self, value: Tensor, labels: Tensor | None) -> Tensor:
         """See `StageModule`."""
+        value, labels = self._on_device(value, labels)
         with torch.no_grad():
             output: Tensor = self.layers(value, labels)
         return output
@@ -85,6 +87,10 @@ class TorchStage:
     def state(self) -> dict[str, nn.Parameter]:
         """Global parameter name -> parameter."""
         return self.layers.named
+
+    def _on_device(self, value: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        device = self.layers.torch_device
+        return value.to(device), None if labels is None else labels.to(device)
 
     def _differentiate(self, kept: _Kept, gradient: Tensor | None) -> Tensor | None:
         output, kept.output = kept.output, None

@@ -1,32 +1,52 @@
-"""What every device driver does, and how many bytes a device may hold."""
+"""What every device driver does, what its devices can do, and how many bytes a device may hold."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from polyreme.errors import OutOfDeviceMemoryError
+from polyreme.specs.fields import Precision
 from polyreme.units import format_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What all devices of a driver have in common, known without any of them.
+
+    `backend`: the c10d backend that moves its tensors; devices of one backend send and sum among themselves.
+    `host_memory`: its tensors lie in the host's memory, so that a host process can share them.
+    `asynchronous`: work goes on after `submit` has returned.
+    """
+
+    backend: str
+    host_memory: bool
+    asynchronous: bool
+    precisions: frozenset[Precision]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
-    """What `probe` found: the torch device to build on, and the c10d backend that moves its tensors."""
+    """What `probe` found: the torch device to build on, its memory, and the NUMA node that it is next to, if known."""
 
     name: str
     torch_device: str
-    backend: str
     memory_bytes: float
+    numa_node: int | None = None
 
 
 @dataclass(slots=True)
 class Fence:
-    """A point in a device's queue. `result` is valid once `sync` has returned."""
+    """A point in a device's queue. `result` is valid once `sync` has returned; `event` is the driver's own mark."""
 
     result: Any = None
+    event: Any = None
 
 
 class DeviceDriver(Protocol):
-    """One device. Work is submitted in order and has finished once its fence is synchronised."""
+    """One device. Work is submitted in order and has finished once its fence is synchronised.
+
+    `drivers.conformance` says in code what any implementation must do.
+    """
 
     @property
     def name(self) -> str:

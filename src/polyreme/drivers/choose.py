@@ -1,16 +1,24 @@
 """Picks the driver of a device; says clearly when there is none here."""
 
+from collections.abc import Sequence
+
 from polyreme.catalog.fleet import Device, Fleet
-from polyreme.drivers.base import DeviceDriver
+from polyreme.drivers.base import Capabilities, DeviceDriver
 from polyreme.drivers.cpu import CpuDriver
+from polyreme.drivers.cuda import CudaDriver
 from polyreme.drivers.emulated import EmulatedDriver, core_fractions
 from polyreme.errors import InputError
+from polyreme.specs.fields import Precision
 
-AVAILABLE = ("cpu", "emulated")
-BACKENDS = {"cpu": "gloo", "emulated": "gloo", "null": "gloo", "cuda": "nccl", "ascend": "hccl"}
-"""c10d backend of each driver's tensors: devices of one backend can sum among themselves."""
-HOST_MEMORY = frozenset({"cpu", "emulated", "null"})
-"""Drivers whose tensors lie in the host's memory."""
+_ALL = frozenset({Precision.FP64, Precision.FP32, Precision.BF16, Precision.FP16})
+_HOST = Capabilities(backend="gloo", host_memory=True, asynchronous=False, precisions=_ALL)
+CAPABILITIES = {
+    "cpu": _HOST,
+    "emulated": _HOST,
+    "null": _HOST,
+    "cuda": Capabilities(backend="nccl", host_memory=False, asynchronous=True, precisions=_ALL),
+}
+"""Every driver that can run, with what its devices can do."""
 
 
 def make_driver(device: Device, fleet: Fleet, num_cores: int, *, in_lab: bool = False) -> DeviceDriver:
@@ -23,11 +31,26 @@ def make_driver(device: Device, fleet: Fleet, num_cores: int, *, in_lab: bool = 
         return CpuDriver(kind.memory_bytes)
     if kind.driver == "emulated":
         return EmulatedDriver(kind.memory_bytes, emulated_fractions(fleet, num_cores)[kind.name])
+    if kind.driver == "cuda":
+        return CudaDriver(kind.memory_bytes, local_index(device, fleet))
     raise InputError.single(
         device.name,
         f"driver {kind.driver!r} of {kind.name} cannot run yet",
-        fix=f"drivers that run: {', '.join(AVAILABLE)}; planning and simulation work for every device",
+        fix=f"drivers that run: {', '.join(sorted(CAPABILITIES))}; planning and simulation work for every device",
     )
+
+
+def default_backend(drivers: Sequence[str]) -> str:
+    """What a run's process group is made with: the devices' backend, and gloo beside it for what lies on the host."""
+    found = sorted({(CAPABILITIES[driver].backend, CAPABILITIES[driver].host_memory) for driver in drivers})
+    device = [backend for backend, on_host in found if not on_host]
+    return f"cpu:gloo,cuda:{device[0]}" if device else "gloo"
+
+
+def local_index(device: Device, fleet: Fleet) -> int:
+    """Number of a device among those of its driver on its node, in the order of the cluster file."""
+    alike = [one.name for one in fleet.devices if (one.node, one.kind.driver) == (device.node, device.kind.driver)]
+    return alike.index(device.name)
 
 
 def emulated_fractions(fleet: Fleet, num_cores: int) -> dict[str, float]:

@@ -16,7 +16,7 @@ class CpuDriver:
 
     def probe(self) -> DeviceInfo:
         """Always there."""
-        return DeviceInfo(self.name, "cpu", "gloo", self.memory_bytes)
+        return DeviceInfo(name=self.name, torch_device="cpu", memory_bytes=self.memory_bytes)
 
     def submit(self, work: Callable[[], Any]) -> Fence:
         """Run `work` to its end."""

@@ -36,7 +36,7 @@ class EmulatedDriver:
 
     def probe(self) -> DeviceInfo:
         """Always there."""
-        return DeviceInfo(self.name, "cpu", "gloo", self.memory_bytes)
+        return DeviceInfo(name=self.name, torch_device="cpu", memory_bytes=self.memory_bytes)
 
     def submit(self, work: Callable[[], Any]) -> Fence:
         """Run `work`, then wait until the slowed device would have finished it."""

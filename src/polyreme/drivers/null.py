@@ -13,7 +13,7 @@ class NullDriver:
 
     def probe(self) -> DeviceInfo:
         """Always there, with memory without end."""
-        return DeviceInfo(self.name, "cpu", "gloo", float("inf"))
+        return DeviceInfo(name=self.name, torch_device="cpu", memory_bytes=float("inf"))
 
     def submit(self, work: Callable[[], Any]) -> Fence:
         """Take the work and forget it."""

@@ -50,6 +50,7 @@ class StageLayers(nn.Module):
         shared: Mapping[str, nn.Parameter] | None = None,
         *,
         fill: Fill | None = None,
+        torch_device: str = "cpu",
     ) -> None:
         super().__init__()
         check_runnable(model)
@@ -57,7 +58,8 @@ class StageLayers(nn.Module):
         self.ranks, self.recompute = ranks, recompute
         with torch.device("meta"):
             self.layers = nn.ModuleList([_empty_layer(model, layer, ranks) for layer in range(start, stop)])
-        self.to_empty(device="cpu")
+        self.to_empty(device=torch_device)
+        self.torch_device = torch_device
         self.to(dtype)
         self.named: dict[str, nn.Parameter] = {}
         fill = fill or partial(initialise, seed=seed, num_blocks=model.num_layers)
@@ -87,7 +89,7 @@ class StageLayers(nn.Module):
 
     def _rotation(self, num_tokens: int) -> tuple[Tensor, Tensor]:
         if num_tokens not in self._rotations:
-            self._rotations = {num_tokens: rotation_table(self.model, num_tokens, self.dtype)}
+            self._rotations = {num_tokens: rotation_table(self.model, num_tokens, self.dtype, self.torch_device)}
         return self._rotations[num_tokens]
 
     def _name_parameters(self, layer: int, module: nn.Module, fill: Fill, shared: Mapping[str, nn.Parameter]) -> None:

@@ -138,12 +138,14 @@ class Head(nn.Module):
         return sharded_cross_entropy(precise.flatten(0, 1), labels.flatten(), self.first, IGNORED_LABEL, self.ranks)
 
 
-def rotation_table(model: ModelSpec, num_tokens: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rotation_table(
+    model: ModelSpec, num_tokens: int, dtype: torch.dtype, torch_device: str = "cpu"
+) -> tuple[Tensor, Tensor]:
     """Cosines and sines [num_tokens, head_width] of rotary positions, computed in fp64."""
     half = torch.arange(0, model.head_width, 2, dtype=torch.float64) / model.head_width
     angles = torch.outer(torch.arange(num_tokens, dtype=torch.float64), model.rope_theta**-half)
     table = torch.cat((angles, angles), dim=-1)
-    return table.cos().to(dtype), table.sin().to(dtype)
+    return table.cos().to(torch_device, dtype), table.sin().to(torch_device, dtype)
 
 
 def _rotate(states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:

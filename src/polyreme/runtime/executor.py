@@ -67,6 +67,7 @@ class Wiring:
     receivers: Mapping[tuple[Op, Place], Sequence[tuple[Receiver, Part]]]
     shapes: Mapping[Place, torch.Size]
     dtype: torch.dtype
+    torch_device: str
     pipeline_numbers: Mapping[str, int]
     first_places: frozenset[Place]
     last_places: frozenset[Place]
@@ -168,7 +169,7 @@ class Executor:
         channels = self.wiring.receivers[op, place]
         if len(channels) == 1:
             return channels[0][0].receive(self.step, microbatch)
-        whole = torch.empty(self.wiring.shapes[place], dtype=self.wiring.dtype)
+        whole = torch.empty(self.wiring.shapes[place], dtype=self.wiring.dtype, device=self.wiring.torch_device)
         for receiver, part in channels:
             whole[part] = receiver.receive(self.step, microbatch)
         return whole

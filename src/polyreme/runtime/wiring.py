@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from polyreme.adapters.base import StageModule
 from polyreme.catalog.fleet import Fleet
-from polyreme.drivers.choose import BACKENDS
+from polyreme.drivers.choose import CAPABILITIES
 from polyreme.layout.boundaries import Box, Transfer, boxes, transfers
 from polyreme.layout.instances import PipelineInstance, instances
 from polyreme.runtime.executor import Part, Place, Wiring
@@ -60,6 +60,7 @@ def wire(plan: Plan, site: Site, rank: int, stages: Mapping[Place, StageModule])
         receivers=wirer.receivers,
         shapes={place: _shape(held[place][rank], site.model) for place in stages},
         dtype=site.dtype,
+        torch_device=site.torch_device,
         pipeline_numbers={instance.name: number for number, instance in enumerate(running)},
         first_places=frozenset((instance.name, 0) for instance in running),
         last_places=last,
@@ -160,7 +161,7 @@ class _Wirer:
             return
         if transport is Transport.STAGED:
             group: dist.ProcessGroup | None = site.groups.host()
-        elif BACKENDS[source.kind.driver] == "gloo":
+        elif CAPABILITIES[source.kind.driver].backend == "gloo":
             group = None
         else:
             group = site.groups.channel(channel.source, channel.target)

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -10,16 +11,17 @@ from torch import nn
 from polyreme.adapters.torch_stage import TorchStage
 from polyreme.catalog.fleet import build_fleet
 from polyreme.drivers.base import MemoryLedger
-from polyreme.drivers.choose import BACKENDS, make_driver
+from polyreme.drivers.choose import CAPABILITIES, default_backend, make_driver
+from polyreme.drivers.numa import bind_to_node
 from polyreme.layout.instances import stages_of
-from polyreme.layout.owners import atoms, buckets, holders
-from polyreme.models.build import Fill, StageLayers
+from polyreme.layout.owners import Atom, atoms, buckets, holders
+from polyreme.models.build import StageLayers
 from polyreme.models.dtypes import DTYPES
 from polyreme.models.optimizer import Updater
 from polyreme.models.tensor_parallel import TensorGroup
 from polyreme.runtime.executor import Executor, Place
 from polyreme.runtime.faults import parse_fault
-from polyreme.runtime.gradsync import GradientSync
+from polyreme.runtime.gradsync import GradientSync, Held
 from polyreme.runtime.mesh import GroupMaker, join, reductions, tensor_groups
 from polyreme.runtime.wiring import Site, wire
 from polyreme.schedules.action import Action, Op
@@ -105,20 +107,26 @@ def assemble(
     device = fleet.device(plan.workers[rank])
     driver = make_driver(device, fleet, settings.num_cores, in_lab=settings.seat.in_lab)
     info = driver.probe()
-    join(rank, len(plan.workers), settings.port, listener, info.backend, settings.seat, plan.digest)
+    bind_to_node(info.numa_node)
+    drivers = [fleet.device(worker).kind.driver for worker in plan.workers]
+    join(rank, len(drivers), settings.port, listener, default_backend(drivers), settings.seat, plan.digest)
     groups = GroupMaker()
     shared = buckets(plan, model)
-    backends = [BACKENDS[fleet.device(worker).kind.driver] for worker in plan.workers]
-    summing = reductions(shared, rank, backends, groups)
+    summing = reductions(shared, rank, [CAPABILITIES[name].backend for name in drivers], groups)
 
     memory = MemoryLedger(f"{device.name} ({device.kind.name})", info.memory_bytes)
     actions = lower(plan, shared)[rank]
-    fill = initial_fill(job, Path(settings.data_base), model)
-    stages = _build_stages(plan, model, job, rank, actions, tensor_groups(plan, rank, groups), memory, fill)
+    make_layers = partial(
+        StageLayers,
+        model,
+        seed=job.seed,
+        dtype=DTYPES[job.precision],
+        fill=initial_fill(job, Path(settings.data_base), model),
+        torch_device=info.torch_device,
+    )
+    stages = _build_stages(plan, rank, actions, tensor_groups(plan, rank, groups), memory, make_layers)
     parameters = {name: parameter for stage in stages.values() for name, parameter in stage.state().items()}
-    held = {name: of_ranks[rank] for name, of_ranks in holders(plan, model).items() if rank in of_ranks}
-    counted = [atom for atom in atoms(plan, model) if atom.owners[0] == rank]
-    sync = GradientSync(shared, summing, held, counted, parameters)
+    sync = GradientSync(shared, summing, *_owned(plan, model, rank), parameters)
     scale = LossScale(FIRST_FP16_SCALE, dynamic=True) if job.precision is Precision.FP16 else LossScale()
     recorder = EventRecorder(run_dir / "events" / f"rank-{rank}.bin")
     site = Site(
@@ -132,15 +140,8 @@ def assemble(
     )
     wiring = wire(plan, site, rank, stages)
     update = make_update(job, sync, parameters, memory, scale)
-    executor = Executor(
-        rank,
-        actions,
-        wiring,
-        driver,
-        recorder,
-        update,
-        parse_fault(settings.fault) if settings.fault else None,
-    )
+    fault = parse_fault(settings.fault) if settings.fault else None
+    executor = Executor(rank, actions, wiring, driver, recorder, update, fault)
     return Assembly(
         plan=plan,
         model=model,
@@ -157,31 +158,27 @@ def assemble(
     )
 
 
+def _owned(plan: Plan, model: ModelSpec, rank: int) -> tuple[Held, list[Atom]]:
+    """What this rank holds of every parameter, and the atoms whose squares it adds to the norm."""
+    held = {name: of_ranks[rank] for name, of_ranks in holders(plan, model).items() if rank in of_ranks}
+    return held, [atom for atom in atoms(plan, model) if atom.owners[0] == rank]
+
+
 def _build_stages(
     plan: Plan,
-    model: ModelSpec,
-    job: JobSpec,
     rank: int,
     actions: Sequence[Action],
     tensor_ranks: Mapping[Place, TensorGroup],
     memory: MemoryLedger,
-    fill: Fill | None,
+    make_layers: Callable[..., StageLayers],
 ) -> dict[Place, TorchStage]:
     """This rank's stages; a parameter that two of them have is one tensor."""
     stages: dict[Place, TorchStage] = {}
     named: dict[str, nn.Parameter] = {}
     for instance, index in stages_of(plan, rank):
         stage, place = instance.pipeline.stages[index], (instance.name, index)
-        layers = StageLayers(
-            model,
-            *stage.layers,
-            job.seed,
-            DTYPES[job.precision],
-            tensor_ranks[place],
-            stage.recompute,
-            named,
-            fill=fill,
-        )
+        start, stop = stage.layers
+        layers = make_layers(start, stop, ranks=tensor_ranks[place], recompute=stage.recompute, shared=named)
         named.update(layers.named)
         splits = any((one.op, one.pipeline, one.stage) == (Op.INPUT_GRADIENT, *place) for one in actions)
         stages[place] = TorchStage(layers, memory, splits=splits)

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyreme.catalog.fleet import build_fleet
+from polyreme.drivers.choose import CAPABILITIES
 from polyreme.errors import InputError
 from polyreme.layout.owners import buckets
 from polyreme.layout.requirements import required_features
 from polyreme.models.coverage import uncovered
 from polyreme.schedules.lower import lower
 from polyreme.specs.cluster import ClusterSpec
-from polyreme.specs.fields import Feature, Precision
+from polyreme.specs.fields import Feature
 from polyreme.specs.job import Batch, JobSpec
 from polyreme.specs.model import ModelSpec
 from polyreme.specs.plan import Plan
@@ -49,8 +50,6 @@ SUPPORTED = frozenset(
 )
 """What the runtime executes beyond one pipeline of single-device stages."""
 
-PRECISIONS = (Precision.FP64, Precision.FP32, Precision.BF16, Precision.FP16)
-
 
 def check_runnable(inputs: Inputs) -> None:
     """InputError if plan, model and job are not for each other, or ask for what the runtime cannot do.
@@ -68,12 +67,13 @@ def check_runnable(inputs: Inputs) -> None:
     problems += [*uncovered(model, job.batch.tokens_per_sequence), *exceeded(plan, model)]
     problems += vocabulary_problems(job, model.vocab_size)
     precisions = {stage.precision for pipeline in plan.pipelines for stage in pipeline.stages} | {job.precision}
-    if not precisions <= set(PRECISIONS):
-        problems.append(f"precision {', '.join(sorted(precisions))} cannot run yet; {', '.join(PRECISIONS)} can")
     fleet = build_fleet(inputs.cluster)
-    drivers = {fleet.device(worker).kind.driver for worker in plan.workers} - {"cpu", "emulated"}
-    if drivers:
-        problems.append(f"devices of driver {', '.join(sorted(drivers))} cannot run yet; cpu and emulated can")
+    for driver in sorted({fleet.device(worker).kind.driver for worker in plan.workers}):
+        if driver not in CAPABILITIES:
+            problems.append(f"devices of driver {driver} cannot run yet; {', '.join(sorted(CAPABILITIES))} can")
+        elif not precisions <= CAPABILITIES[driver].precisions:
+            known = ", ".join(sorted(CAPABILITIES[driver].precisions))
+            problems.append(f"precision {', '.join(sorted(precisions))} cannot run on {driver} yet; {known} can")
     if problems:
         raise InputError.single("plan", "; ".join(problems), fix="plan, explain and simulate work for it")
     lower(plan, buckets(plan, model))

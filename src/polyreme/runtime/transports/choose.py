@@ -3,7 +3,7 @@
 import sys
 
 from polyreme.catalog.fleet import Device
-from polyreme.drivers.choose import BACKENDS, HOST_MEMORY
+from polyreme.drivers.choose import CAPABILITIES
 from polyreme.errors import InputError
 from polyreme.specs.fields import Transport
 
@@ -15,8 +15,9 @@ def choose_transport(source: Device, target: Device, setting: Transport | None =
     through the host.
     """
     kinds = source.kind.driver, target.kind.driver
-    shared = source.node == target.node and HOST_MEMORY.issuperset(kinds) and sys.platform == "linux"
-    direct = BACKENDS.get(kinds[0]) == BACKENDS.get(kinds[1])
+    able = [CAPABILITIES[kind] for kind in kinds]
+    shared = source.node == target.node and all(one.host_memory for one in able) and sys.platform == "linux"
+    direct = able[0].backend == able[1].backend
     if setting is Transport.SHM and not shared:
         problem = f"transport shm between {source.name} and {target.name}: they share no memory"
         raise InputError.single("plan", problem, path="edges", fix="use staged, or leave the edge out")
