@@ -34,8 +34,13 @@ from polyreme.specs.profile import ProfileSpec
 from polyreme.training.run import run
 from polyreme.training.runnable import Inputs
 
-SPEEDS = {"L1": (0.30, 0.30, 0.15, 0.15), "L2": (0.33, 0.33, 0.10, 0.10), "L3": (0.2, 0.2, 0.2, 0.1, 0.1, 0.1, 0.05)}
-NODES = {"L1": (4,), "L2": (4,), "L3": (4, 3)}
+SPEEDS = {
+    "L1": (0.30, 0.30, 0.15, 0.15),
+    "L2": (0.33, 0.33, 0.10, 0.10),
+    "L3": (0.2, 0.2, 0.2, 0.1, 0.1, 0.1, 0.05),
+    "ZB": (0.22, 0.22, 0.22, 0.22),
+}
+NODES = {"L1": (4,), "L2": (4,), "L3": (4, 3), "ZB": (4,)}
 LAN = LinkKind(name="lan", bandwidth_bytes_per_s=25e6, latency_s=1e-4)
 BUS = LinkKind(name="bus", bandwidth_bytes_per_s=2e9, latency_s=5e-5)
 STUDENT_T = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81)
