@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from polyreme.adapters.split_backward import WeightGradients, split_linears
 from polyreme.drivers.base import MemoryLedger
 from polyreme.models.build import StageLayers
+from polyreme.models.recompute import KeptProducts
 
 
 @dataclass(slots=True)
@@ -46,7 +47,10 @@ class TorchStage:
         kept_bytes = self._kept_bytes.get(value.shape)
         if kept_bytes is None:
             weights = {parameter.untyped_storage().data_ptr() for parameter in self.layers.parameters()}
+            self.layers.products = products = KeptProducts()
             output, kept_bytes = count_kept(lambda: self.layers(value, labels), weights)
+            self.layers.products = None
+            kept_bytes += products.num_bytes
             self._kept_bytes[value.shape] = kept_bytes
         else:
             output = self.layers(value, labels)

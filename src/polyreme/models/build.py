@@ -18,7 +18,7 @@ from polyreme.layout.owners import Shard, shards
 from polyreme.models import gpt
 from polyreme.models.coverage import uncovered
 from polyreme.models.llama import Block, Embedding, Head, rotation_table
-from polyreme.models.recompute import recomputed
+from polyreme.models.recompute import KeptProducts, recomputed
 from polyreme.models.tensor_parallel import TensorGroup
 from polyreme.specs.fields import LayerKind, Recompute
 from polyreme.specs.model import ModelFamily, ModelSpec
@@ -66,6 +66,8 @@ class StageLayers(nn.Module):
         for layer, module in zip(range(start, stop), self.layers, strict=True):
             self._name_parameters(layer, module, fill, shared or {})
         self._rotations: dict[int, tuple[Tensor, Tensor]] = {}
+        self.products: KeptProducts | None = None
+        """Set while what a forward keeps is counted."""
 
     @property
     def has_head(self) -> bool:
@@ -78,9 +80,9 @@ class StageLayers(nn.Module):
         num_tokens = value.shape[1] * (self.ranks.size if value.is_floating_point() else 1)
         for layer in self.layers:
             if isinstance(layer, Block):
-                value = recomputed(layer, self.recompute, value, self._rotation(num_tokens))
+                value = recomputed(layer, self.recompute, value, self._rotation(num_tokens), counted=self.products)
             elif isinstance(layer, gpt.Block):
-                value = recomputed(layer, self.recompute, value)
+                value = recomputed(layer, self.recompute, value, counted=self.products)
             elif isinstance(layer, Head):
                 value = layer(value, labels)
             else:
