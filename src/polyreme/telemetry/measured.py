@@ -168,16 +168,22 @@ def _stage_medians(records: Mapping[int, Records], steps: list[int]) -> dict[tup
     found: dict[tuple[int, int], dict[str, list[npt.NDArray[np.int64]]]] = {}
     for table in records.values():
         counted = table[np.isin(table["step"], steps) & _ended(table)] if steps else table[_ended(table)]
-        for op in ("F", "B"):
+        for op in "FBIW":
             of_op = counted[counted["op"] == OP_NUMBERS[op]]
             keys = of_op["pipeline"].astype(np.int64) << 16 | of_op["stage"]
             for key in np.unique(keys).tolist():
-                times = found.setdefault((key >> 16, key & 0xFFFF), {"F": [], "B": []})[op]
+                times = found.setdefault((key >> 16, key & 0xFFFF), {op: [] for op in "FBIW"})[op]
                 times.append(of_op["duration_ns"][keys == key])
-    return {
-        key: StageMedian(*(float(np.median(np.concatenate(times[op]))) * _NS if times[op] else None for op in "FB"))
-        for key, times in sorted(found.items())
-    }
+    return {key: _stage_median(times) for key, times in sorted(found.items())}
+
+
+def _stage_median(times: Mapping[str, list[npt.NDArray[np.int64]]]) -> StageMedian:
+    """Medians of a stage's forward and backward; a backward in two halves takes the time of both."""
+    medians = {op: float(np.median(np.concatenate(found))) * _NS if found else None for op, found in times.items()}
+    halves = (medians["I"], medians["W"])
+    split = None if halves[0] is None or halves[1] is None else halves[0] + halves[1]
+    num_whole, num_split = (sum(map(len, times[op])) for op in "BI")
+    return StageMedian(medians["F"], medians["B"] if split is None or num_whole > num_split else split)
 
 
 def _busy_shares(records: Mapping[int, Records], windows: Mapping[int, _Window], steps: list[int]) -> dict[int, float]:

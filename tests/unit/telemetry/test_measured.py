@@ -10,7 +10,7 @@ from polyreme.specs.events import RECORD
 from polyreme.telemetry.measured import measure
 from polyreme.telemetry.reading import EventLog, parse_records, read_event_log
 
-F, B, RECV, STEP = 1, 2, 4, 8
+F, B, RECV, STEP, I, W, EVAL = 1, 2, 4, 8, 9, 10, 12
 MS = 1_000_000
 
 
@@ -104,6 +104,18 @@ def test_no_events_measure_nothing() -> None:
     assert measured.timeline is None
     assert measured.cut_off is None
     assert not measured.stages
+
+
+def test_a_backward_in_two_halves_takes_the_time_of_both_and_counts_as_busy() -> None:
+    step = [(F, 0, 0, 4), (I, 0, 4, 3), (W, 0, 10, 2), (I, 0, 12, 5), (W, 0, 17, 2), (STEP, 0, 19, 1)]
+    measured = measure(log_of(step))
+    assert measured.stages[0, 0].backward_s == pytest.approx(0.004 + 0.002)
+    assert measured.busy_share[0] == pytest.approx(17 / 20)
+
+
+def test_an_evaluation_is_no_part_of_its_step() -> None:
+    measured = measure(log_of([(F, 0, 0, 4), (B, 0, 4, 3), (STEP, 0, 7, 1), (EVAL, 0, 8, 50), (F, 1, 60, 4)]))
+    assert measured.step_times_s == pytest.approx({0: 0.008})
 
 
 def test_stage_medians_are_the_pretended_times(tmp_path: Path) -> None:
