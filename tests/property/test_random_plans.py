@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gradient_rule import run_case
 from random_fleets import random_places
-from small_run import inputs, pipeline
+from small_run import NUM_TOKENS, inputs, pipeline
 
 from polyreme.layout.owners import buckets
 from polyreme.schedules.lower import lower
@@ -24,6 +24,18 @@ MOST_WORKERS = 8
 def random_model(draw: random.Random) -> ModelSpec:
     kv_heads = draw.choice([1, 2, 3])
     num_heads = kv_heads * draw.choice([1, 2])
+    if draw.random() < 0.3:
+        return ModelSpec(
+            name="random",
+            family=ModelFamily.GPT,
+            num_layers=draw.randint(1, 6),
+            hidden_size=4 * num_heads * draw.randint(1, 2),
+            num_heads=num_heads,
+            ffn_hidden_size=draw.randint(3, 40),
+            vocab_size=256 + draw.randint(0, 9),
+            max_sequence_length=NUM_TOKENS + draw.randint(0, 9),
+            tied_embedding=draw.random() < 0.6,
+        )
     return ModelSpec(
         name="random",
         family=ModelFamily.LLAMA,

@@ -10,7 +10,7 @@ from polyreme.specs.events import RECORD
 from polyreme.telemetry.measured import measure
 from polyreme.telemetry.reading import EventLog, parse_records, read_event_log
 
-F, B, RECV, STEP, I, W, EVAL = 1, 2, 4, 8, 9, 10, 12
+F, B, RECV, STEP, INPUT, WEIGHT, EVAL = 1, 2, 4, 8, 9, 10, 12
 MS = 1_000_000
 
 
@@ -107,7 +107,7 @@ def test_no_events_measure_nothing() -> None:
 
 
 def test_a_backward_in_two_halves_takes_the_time_of_both_and_counts_as_busy() -> None:
-    step = [(F, 0, 0, 4), (I, 0, 4, 3), (W, 0, 10, 2), (I, 0, 12, 5), (W, 0, 17, 2), (STEP, 0, 19, 1)]
+    step = [(F, 0, 0, 4), (INPUT, 0, 4, 3), (WEIGHT, 0, 10, 2), (INPUT, 0, 12, 5), (WEIGHT, 0, 17, 2), (STEP, 0, 19, 1)]
     measured = measure(log_of(step))
     assert measured.stages[0, 0].backward_s == pytest.approx(0.004 + 0.002)
     assert measured.busy_share[0] == pytest.approx(17 / 20)
