@@ -31,7 +31,8 @@ def run_workers(given: Inputs, run_dir: Path, main: WorkerMain) -> None:
     specs = {"plan": given.plan, "model": given.model, "config": given.job, "cluster": given.cluster}
     for name, value in specs.items():
         save(run_dir / f"{name}.json", value)
-    settings = WorkerSettings(run_dir=str(run_dir), data_base=str(given.base.resolve()), num_cores=2)
+    base = None if given.code_base is None else str(given.code_base.resolve())
+    settings = WorkerSettings(run_dir=str(run_dir), data_base=str(given.base.resolve()), num_cores=2, code_base=base)
     messages = [settings.to_message() for _ in given.plan.workers]
     with Workers(main, messages, "polyreme.training.preload") as workers:
         for heard in workers.messages():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from polyreme.adapters.split_backward import WeightGradients, split_linears
 from polyreme.drivers.base import MemoryLedger
-from polyreme.models.build import StageLayers
+from polyreme.models.layer_range import LayerRange
 from polyreme.models.recompute import KeptProducts
 
 
@@ -24,12 +24,12 @@ class _Kept:
 
 
 class TorchStage:
-    """A `StageModule` over `StageLayers`. The loss's backward starts from `loss_seed`: 1 / tokens of the step.
+    """A `StageModule` over a `LayerRange`. The loss's backward starts from `loss_seed`: 1 / tokens of the step.
 
     `splits` says whether backwards will come in two halves; linear layers are slightly slower then.
     """
 
-    def __init__(self, layers: StageLayers, memory: MemoryLedger | None = None, *, splits: bool = False) -> None:
+    def __init__(self, layers: LayerRange, memory: MemoryLedger | None = None, *, splits: bool = False) -> None:
         self.layers = layers
         self.memory = memory
         self.loss_seed = 1.0

@@ -20,6 +20,7 @@ from polyreme.errors import PolyremeError
 COMMANDS = {
     "demo": "train one small model over four unlike emulated devices, no configuration",
     "devices": "list, filter and compare the devices and links of the catalogue",
+    "import": "record the shapes of a model given as a list of blocks",
     "profile": "time each layer kind on the devices at hand",
     "plan": "find the best plan for a model on a cluster",
     "explain": "say what binds a plan",
@@ -27,6 +28,8 @@ COMMANDS = {
     "train": "run a plan",
     "report": "show a run: summary, report page, events",
 }
+MODULES = {"import": "importing"}
+"""Commands whose module cannot have their name."""
 INTERRUPTED = 130
 INPUT_ERROR = 2
 OUR_BUG = 70
@@ -83,7 +86,7 @@ def _dispatch(arguments: list[str]) -> int:
         return INPUT_ERROR
     # The threads of numpy's matrix library would start at import, take more CPU than planning, and never be used.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    module: Any = importlib.import_module(f"polyreme.cli.{name}")
+    module: Any = importlib.import_module(f"polyreme.cli.{MODULES.get(name, name)}")
     chosen = _Parser(
         prog=f"polyreme {name}",
         description=module.HELP,

@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", default=Path("profile.json"), help="default: profile.json"
     )
+    parser.add_argument("--allow-code", action="store_true", help="run the code that a model of family blocks names")
     parser.add_argument("--json", action="store_true", help="print the profile as JSON instead of a table")
 
 
@@ -32,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
     from polyreme.profiler.profile import make_profile  # noqa: PLC0415 - loads torch: not before inputs are known good
 
     loaded = load_inputs(job_argument(args), args.model, args.cluster)
-    profile = make_profile(loaded.model, loaded.job, loaded.fleet, usable_cores())
+    base = loaded.model_path.parent if args.allow_code else None
+    profile = make_profile(loaded.model, loaded.job, loaded.fleet, usable_cores(), code_base=base)
     save(args.output, profile)
     if args.json:
         print(json.dumps(to_data(profile), sort_keys=True))

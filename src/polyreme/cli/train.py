@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="limit emulated devices and links by the kernel instead of waiting (Linux, root)",
     )
+    parser.add_argument("--allow-code", action="store_true", help="run the code that a model of family blocks names")
     parser.add_argument("-v", "--verbose", action="store_true", help="show every step also on a terminal")
     parser.add_argument("--json", action="store_true", help="print one JSON line per step and the result")
 
@@ -55,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError.single("--steps", f"{args.steps} is less than 1")
     plan, loaded = _planned(args)
     inputs = to_inputs(plan, loaded, args.steps)
+    if args.allow_code:
+        inputs = dataclasses.replace(inputs, code_base=loaded.model_path.parent)
     check_runnable(inputs)
     reason = why_not() if args.lab else None
     in_lab = args.lab and reason is None
@@ -93,19 +96,20 @@ def to_inputs(plan: Plan, loaded: Loaded, steps: int | None = None) -> Inputs:
     )
 
 
-def with_profile(loaded: Loaded, budget_s: float = 6.0) -> Loaded:
+def with_profile(loaded: Loaded, budget_s: float = 6.0, *, allow_code: bool = False) -> Loaded:
     """The inputs with a fresh profile, if they have none and their devices can be timed here."""
     if loaded.profile is not None or all(d.kind.driver not in ("cpu", "emulated") for d in loaded.fleet.devices):
         return loaded
     from polyreme.profiler.profile import make_profile  # noqa: PLC0415 - loads torch
 
-    profile = make_profile(loaded.model, loaded.job, loaded.fleet, usable_cores(), budget_s)
+    base = loaded.model_path.parent if allow_code else None
+    profile = make_profile(loaded.model, loaded.job, loaded.fleet, usable_cores(), budget_s, base)
     return dataclasses.replace(loaded, profile=profile)
 
 
 def _planned(args: argparse.Namespace) -> tuple[Plan, Loaded]:
     if args.plan is None:
-        loaded = with_profile(load_inputs(job_argument(args), profile=args.profile))
+        loaded = with_profile(load_inputs(job_argument(args), profile=args.profile), allow_code=args.allow_code)
         found, alternatives = make_plan(loaded)
         if not args.json:
             show(found, alternatives, loaded.fleet)

@@ -59,6 +59,8 @@ def layer_kind(model: ModelSpec, layer: int) -> LayerKind:
 def parameters(model: ModelSpec, layer: int) -> tuple[Parameter, ...]:
     """Parameters of one layer, in order. A tied head lists the embedding's matrix again: one name in two layers."""
     kind = layer_kind(model, layer)
+    if model.blocks is not None:
+        return tuple(Parameter(name, shape) for name, shape in model.blocks[layer].parameters.items())
     if kind is LayerKind.BLOCK:
         return _gpt_block(model, layer - 1) if model.family is ModelFamily.GPT else _llama_block(model, layer - 1)
     gpt = model.family is ModelFamily.GPT

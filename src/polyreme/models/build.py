@@ -17,8 +17,9 @@ from polyreme.layout.layers import Parameter, layer_kind, num_layers, parameters
 from polyreme.layout.owners import Shard, shards
 from polyreme.models import gpt
 from polyreme.models.coverage import uncovered
+from polyreme.models.layer_range import LayerRange
 from polyreme.models.llama import Block, Embedding, Head, rotation_table
-from polyreme.models.recompute import KeptProducts, recomputed
+from polyreme.models.recompute import recomputed
 from polyreme.models.tensor_parallel import TensorGroup
 from polyreme.specs.fields import LayerKind, Recompute
 from polyreme.specs.model import ModelFamily, ModelSpec
@@ -27,11 +28,9 @@ Fill = Callable[[Tensor, Parameter, Sequence[Shard]], None]
 """Gives a held parameter its first value, from the whole parameter's name and shape and the parts that are held."""
 
 INITIAL_STD = 0.02
-ACCUMULATED = torch.float32
-"""Least dtype in which gradients add up over microbatches, whatever the weights are."""
 
 
-class StageLayers(nn.Module):
+class StageLayers(LayerRange):
     """Layers [start, stop) of a model, for one tensor rank. `named` maps global parameter names to what is held.
 
     `fill` gives the weights their first values; by default they are drawn with `seed`.
@@ -52,22 +51,18 @@ class StageLayers(nn.Module):
         fill: Fill | None = None,
         torch_device: str = "cpu",
     ) -> None:
-        super().__init__()
+        super().__init__(dtype, torch_device, ranks)
         check_runnable(model)
-        self.model, self.start, self.stop, self.dtype = model, start, stop, dtype
-        self.ranks, self.recompute = ranks, recompute
+        self.model, self.start, self.stop = model, start, stop
+        self.recompute = recompute
         with torch.device("meta"):
             self.layers = nn.ModuleList([_empty_layer(model, layer, ranks) for layer in range(start, stop)])
         self.to_empty(device=torch_device)
-        self.torch_device = torch_device
         self.to(dtype)
-        self.named: dict[str, nn.Parameter] = {}
         fill = fill or partial(initialise, seed=seed, num_blocks=model.num_layers)
         for layer, module in zip(range(start, stop), self.layers, strict=True):
             self._name_parameters(layer, module, fill, shared or {})
         self._rotations: dict[int, tuple[Tensor, Tensor]] = {}
-        self.products: KeptProducts | None = None
-        """Set while what a forward keeps is counted."""
 
     @property
     def has_head(self) -> bool:
@@ -100,15 +95,13 @@ class StageLayers(nn.Module):
             held = self.named.get(expected.name, shared.get(expected.name))
             if held is None:
                 fill(parameter, expected, shards(expected, self.ranks.size, self.ranks.index))
-                if parameter.dtype.itemsize < ACCUMULATED.itemsize:
-                    parameter.grad_dtype = ACCUMULATED
                 held = parameter
             elif isinstance(module, Head):
                 module.lm_head.weight = held
             else:
                 assert isinstance(module, Embedding), f"{expected.name} is tied to something else"
                 module.embed_tokens.weight = held
-            self.named[expected.name] = held
+            self.hold(expected.name, held)
 
 
 def check_runnable(model: ModelSpec, tokens_per_sequence: int = 1) -> None:

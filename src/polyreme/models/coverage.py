@@ -2,7 +2,7 @@
 
 from polyreme.specs.model import ModelFamily, ModelSpec
 
-FAMILIES = (ModelFamily.LLAMA, ModelFamily.GPT)
+FAMILIES = (ModelFamily.LLAMA, ModelFamily.GPT, ModelFamily.BLOCKS)
 
 
 def uncovered(model: ModelSpec, tokens_per_sequence: int = 1) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 
 from polyreme.drivers.base import MemoryLedger
-from polyreme.models.build import ACCUMULATED
+from polyreme.models.layer_range import ACCUMULATED
 from polyreme.specs.job import AdamW
 
 

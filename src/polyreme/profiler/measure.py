@@ -16,6 +16,8 @@ from polyreme.drivers.base import MemoryLedger
 from polyreme.layout.layers import layer_kind, num_layers
 from polyreme.models.build import StageLayers
 from polyreme.models.dtypes import DTYPES
+from polyreme.models.foreign import ForeignLayers, MakeBlocks
+from polyreme.models.layer_range import LayerRange
 from polyreme.models.optimizer import Updater
 from polyreme.specs.fields import LayerKind, Precision
 from polyreme.specs.job import AdamW
@@ -50,6 +52,8 @@ def measure_layers(
     budget_s: float = 6.0,
     pause_s: float = 0.0,
     blocks_timed: int = 1,
+    *,
+    make_blocks: MakeBlocks | None = None,
 ) -> tuple[LayerTiming, ...]:
     """Timings of every layer kind at every microbatch size, for each device kind named in `core_fractions`.
 
@@ -57,7 +61,7 @@ def measure_layers(
     in a stage, they share what waking up costs, and compete for the cache.
     """
     torch.set_num_threads(1)
-    cases = [_case(model, precision, kind, size, blocks_timed) for size in sizes for kind in LayerKind]
+    cases = [_case(model, precision, kind, size, blocks_timed, make_blocks) for size in sizes for kind in LayerKind]
     started, rounds = time.perf_counter(), 0
     while rounds < WARM_UP_ROUNDS + MIN_ROUNDS or time.perf_counter() - started < budget_s:
         for case in cases:
@@ -80,7 +84,14 @@ def measure_layers(
     )
 
 
-def _case(model: ModelSpec, precision: Precision, kind: LayerKind, sequences: int, blocks_timed: int) -> _Case:
+def _case(
+    model: ModelSpec,
+    precision: Precision,
+    kind: LayerKind,
+    sequences: int,
+    blocks_timed: int,
+    make_blocks: MakeBlocks | None,
+) -> _Case:
     layers = {
         LayerKind.EMBEDDING: (0, 1),
         LayerKind.BLOCK: (1, 1 + min(blocks_timed, model.num_layers)),
@@ -88,7 +99,13 @@ def _case(model: ModelSpec, precision: Precision, kind: LayerKind, sequences: in
     }[kind]
     assert layer_kind(model, layers[0]) is kind
     memory = MemoryLedger("profile", float("inf"))
-    stage = TorchStage(StageLayers(model, *layers, seed=0, dtype=DTYPES[precision]), memory)
+    dtype = DTYPES[precision]
+    made: LayerRange = (
+        StageLayers(model, *layers, seed=0, dtype=dtype)
+        if make_blocks is None
+        else ForeignLayers(model, *layers, seed=0, make_blocks=make_blocks, dtype=dtype)
+    )
+    stage = TorchStage(made, memory)
     return _Case(kind, sequences, stage, Updater(AdamW(), stage.state(), memory), memory, layers[1] - layers[0])
 
 

@@ -3,12 +3,14 @@
 import platform
 import time
 from importlib.metadata import version
+from pathlib import Path
 
 from polyreme.catalog.fleet import Fleet
 from polyreme.drivers.choose import emulated_fractions
 from polyreme.errors import InputError
 from polyreme.models.build import check_runnable
 from polyreme.models.dtypes import DTYPES
+from polyreme.models.foreign import load_function
 from polyreme.profiler.measure import measure_layers
 from polyreme.specs.io import CREATED_BY, digest
 from polyreme.specs.job import JobSpec
@@ -20,7 +22,14 @@ EMULATED_PAUSE_S = 0.01
 """Pause before a timed action of an emulated device, which idles about as long as it computes."""
 
 
-def make_profile(model: ModelSpec, job: JobSpec, fleet: Fleet, num_cores: int, budget_s: float = 6.0) -> ProfileSpec:
+def make_profile(
+    model: ModelSpec,
+    job: JobSpec,
+    fleet: Fleet,
+    num_cores: int,
+    budget_s: float = 6.0,
+    code_base: Path | None = None,
+) -> ProfileSpec:
     """Time the model's layers for the job on this machine, in about `budget_s` seconds. InputError if it cannot."""
     plain = {device.kind.name: 1.0 for device in fleet.devices if device.kind.driver == "cpu"}
     emulated = emulated_fractions(fleet, num_cores)
@@ -33,6 +42,9 @@ def make_profile(model: ModelSpec, job: JobSpec, fleet: Fleet, num_cores: int, b
             fix="kinds with driver cpu or emulated can; others are planned from the catalogue's figures",
         )
     check_runnable(model, job.batch.tokens_per_sequence)
+    if model.code is not None and code_base is None:
+        raise InputError.single("model", f"timing would run {model.code}", fix="add --allow-code if you trust it")
+    make_blocks = load_function(model.code, code_base) if model.code is not None and code_base is not None else None
     if job.precision not in DTYPES:
         raise InputError.single("job", f"{job.precision} cannot be timed here", path="precision", fix="use fp32")
     sizes = [size for size in range(1, MOST_SEQUENCES + 1) if job.batch.sequences % size == 0]
@@ -42,7 +54,8 @@ def make_profile(model: ModelSpec, job: JobSpec, fleet: Fleet, num_cores: int, b
         if group:
             share_s = budget_s * len(group) / len(kinds)
             tokens = job.batch.tokens_per_sequence
-            layers += measure_layers(model, job.precision, sizes, tokens, group, share_s, pause_s, stage_blocks)
+            shape = (model, job.precision, sizes, tokens, group)
+            layers += measure_layers(*shape, share_s, pause_s, stage_blocks, make_blocks=make_blocks)
     return ProfileSpec(
         created_by=CREATED_BY,
         model=digest(model),

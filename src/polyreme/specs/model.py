@@ -7,16 +7,31 @@ from polyreme.specs.fields import Flag, PositiveFloat, PositiveInt, Text, spec
 
 
 class ModelFamily(StrEnum):
-    """`llama`: RMSNorm, rotary, SwiGLU. `gpt`: LayerNorm, learned positions, GELU. `moe`: llama with experts."""
+    """`llama`: RMSNorm, rotary, SwiGLU. `gpt`: LayerNorm, learned positions, GELU. `moe`: llama with experts.
+
+    `blocks`: modules of a person's own, whose shapes `polyreme import blocks` records.
+    """
 
     LLAMA = "llama"
     GPT = "gpt"
     MOE = "moe"
+    BLOCKS = "blocks"
+
+
+@spec
+class BlockSpec:
+    """One module of family `blocks`: its class, and the shape of each parameter by its name in the whole model."""
+
+    kind: Text
+    parameters: dict[Text, tuple[PositiveInt, ...]]
 
 
 @spec
 class ModelSpec:
-    """A decoder-only transformer. Sizes count elements; `ffn_hidden_size` is the width of one expert in a MoE."""
+    """A decoder-only transformer. Sizes count elements; `ffn_hidden_size` is the width of one expert in a MoE.
+
+    `code` (`net.py:blocks`, relative to the model file) and `blocks` belong to family blocks.
+    """
 
     schema: Literal["polyreme.model/1"] = "polyreme.model/1"
     name: Text
@@ -36,6 +51,8 @@ class ModelSpec:
     norm_eps: PositiveFloat = 1e-5
     num_experts: PositiveInt | None = None
     experts_per_token: PositiveInt | None = None
+    code: Text | None = None
+    blocks: tuple[BlockSpec, ...] | None = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -46,7 +63,12 @@ class ModelSpec:
             )
         if self.num_heads % self.kv_heads:
             problems.append(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.kv_heads}")
-        if self.family is not ModelFamily.GPT and self.head_width % 2:
+        own = self.family is ModelFamily.BLOCKS
+        if (self.code is not None, self.blocks is not None) != (own, own):
+            problems.append("code and blocks belong to family blocks, which needs both; see `polyreme import blocks`")
+        elif self.blocks is not None and len(self.blocks) != self.num_layers + 2:
+            problems.append(f"{len(self.blocks)} blocks for num_layers {self.num_layers}, not two more than that")
+        if self.family not in (ModelFamily.GPT, ModelFamily.BLOCKS) and self.head_width % 2:
             problems.append(f"head size {self.head_width} is odd; rotary positions need an even one")
         if self.family is ModelFamily.GPT and self.max_sequence_length is None:
             problems.append("family gpt has learned positions and needs max_sequence_length")

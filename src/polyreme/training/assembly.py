@@ -3,7 +3,6 @@
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -14,9 +13,12 @@ from polyreme.drivers.base import MemoryLedger
 from polyreme.drivers.choose import CAPABILITIES, default_backend, make_driver
 from polyreme.drivers.numa import bind_to_node
 from polyreme.layout.instances import stages_of
-from polyreme.layout.owners import Atom, atoms, buckets, holders
+from polyreme.layout.layers import parameters as layout_parameters
+from polyreme.layout.owners import Atom, atoms, buckets, holders, shards
 from polyreme.models.build import StageLayers
 from polyreme.models.dtypes import DTYPES
+from polyreme.models.foreign import ForeignLayers, load_function
+from polyreme.models.layer_range import LayerRange
 from polyreme.models.optimizer import Updater
 from polyreme.models.tensor_parallel import TensorGroup
 from polyreme.runtime.executor import Executor, Place
@@ -26,7 +28,7 @@ from polyreme.runtime.mesh import GroupMaker, join, reductions, tensor_groups
 from polyreme.runtime.wiring import Site, wire
 from polyreme.schedules.action import Action, Op
 from polyreme.schedules.lower import lower
-from polyreme.specs.fields import Precision
+from polyreme.specs.fields import Precision, Recompute
 from polyreme.specs.io import load_cluster, load_job, load_model, load_plan
 from polyreme.specs.job import JobSpec
 from polyreme.specs.model import ModelSpec
@@ -39,6 +41,7 @@ from polyreme.training.settings import WorkerSettings
 from polyreme.training.update import FIRST_FP16_SCALE, LossScale, StepUpdate
 
 Parameters = Mapping[str, nn.Parameter]
+MakeLayers = Callable[[int, int, TensorGroup, Recompute, Parameters], LayerRange]
 MakeUpdate = Callable[[JobSpec, GradientSync, Parameters, MemoryLedger, LossScale], StepUpdate]
 
 
@@ -116,14 +119,7 @@ def assemble(
 
     memory = MemoryLedger(f"{device.name} ({device.kind.name})", info.memory_bytes)
     actions = lower(plan, shared)[rank]
-    make_layers = partial(
-        StageLayers,
-        model,
-        seed=job.seed,
-        dtype=DTYPES[job.precision],
-        fill=initial_fill(job, Path(settings.data_base), model),
-        torch_device=info.torch_device,
-    )
+    make_layers = _layer_maker(settings, model, job, info.torch_device)
     stages = _build_stages(plan, rank, actions, tensor_groups(plan, rank, groups), memory, make_layers)
     parameters = {name: parameter for stage in stages.values() for name, parameter in stage.state().items()}
     sync = GradientSync(shared, summing, *_owned(plan, model, rank), parameters)
@@ -158,6 +154,30 @@ def assemble(
     )
 
 
+def _layer_maker(settings: WorkerSettings, model: ModelSpec, job: JobSpec, torch_device: str) -> MakeLayers:
+    """What builds a range of the model's layers for this worker."""
+    dtype, fill = DTYPES[job.precision], initial_fill(job, Path(settings.data_base), model)
+
+    def make(
+        start: int, stop: int, ranks: TensorGroup, recompute: Recompute, shared: Mapping[str, nn.Parameter]
+    ) -> LayerRange:
+        if model.code is None:
+            return StageLayers(
+                model, start, stop, job.seed, dtype, ranks, recompute, shared, fill=fill, torch_device=torch_device
+            )
+        assert settings.code_base is not None, "code was not allowed"
+        made = load_function(model.code, Path(settings.code_base))
+        layers = ForeignLayers(
+            model, start, stop, job.seed, made, dtype, recompute, shared=shared, torch_device=torch_device
+        )
+        if fill is not None:
+            for parameter in (one for layer in range(start, stop) for one in layout_parameters(model, layer)):
+                fill(layers.named[parameter.name], parameter, shards(parameter, 1, 0))
+        return layers
+
+    return make
+
+
 def _owned(plan: Plan, model: ModelSpec, rank: int) -> tuple[Held, list[Atom]]:
     """What this rank holds of every parameter, and the atoms whose squares it adds to the norm."""
     held = {name: of_ranks[rank] for name, of_ranks in holders(plan, model).items() if rank in of_ranks}
@@ -170,7 +190,7 @@ def _build_stages(
     actions: Sequence[Action],
     tensor_ranks: Mapping[Place, TensorGroup],
     memory: MemoryLedger,
-    make_layers: Callable[..., StageLayers],
+    make_layers: MakeLayers,
 ) -> dict[Place, TorchStage]:
     """This rank's stages; a parameter that two of them have is one tensor."""
     stages: dict[Place, TorchStage] = {}
@@ -178,7 +198,7 @@ def _build_stages(
     for instance, index in stages_of(plan, rank):
         stage, place = instance.pipeline.stages[index], (instance.name, index)
         start, stop = stage.layers
-        layers = make_layers(start, stop, ranks=tensor_ranks[place], recompute=stage.recompute, shared=named)
+        layers = make_layers(start, stop, tensor_ranks[place], stage.recompute, named)
         named.update(layers.named)
         splits = any((one.op, one.pipeline, one.stage) == (Op.INPUT_GRADIENT, *place) for one in actions)
         stages[place] = TorchStage(layers, memory, splits=splits)

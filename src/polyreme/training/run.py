@@ -97,6 +97,7 @@ def run(
         save_weights=save_weights,
         fault=str(fault) if fault is not None else None,
         data_inventory=data.inventory,
+        code_base=str(inputs.code_base.resolve()) if inputs.code_base is not None else None,
     )
     run_ = _Run(inputs, run_dir, on_step)
     names = inputs.plan.workers

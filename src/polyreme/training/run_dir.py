@@ -13,6 +13,7 @@ from polyreme import __version__
 from polyreme.errors import InputError
 from polyreme.runtime.launch import usable_cores
 from polyreme.specs.io import save, to_data, write_atomically
+from polyreme.specs.model import ModelFamily
 from polyreme.training.data import JobData
 from polyreme.training.redact import redact
 from polyreme.training.runnable import Inputs
@@ -75,8 +76,10 @@ def _version(package: str) -> str:
 
 
 def write_weight_index(inputs: Inputs, run_dir: Path) -> None:
-    """The files that make what the workers wrote one checkpoint: the index and the model's config.json."""
+    """The files that make what the workers wrote one checkpoint: the index and, if it has one, a config.json."""
     index = weight_index(inputs.plan, inputs.model, inputs.job.precision)
     write_atomically(run_dir / "weights" / INDEX_FILE, json.dumps(index, indent=1, sort_keys=True) + "\n")
+    if inputs.model.family is ModelFamily.BLOCKS:
+        return
     config = huggingface_config(inputs.model, inputs.job.precision)
     write_atomically(run_dir / "weights" / "config.json", json.dumps(config, indent=1, sort_keys=True) + "\n")

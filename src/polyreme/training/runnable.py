@@ -24,7 +24,10 @@ from polyreme.training.limits import exceeded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """All that a run is made from. `base` is the folder that data paths are relative to."""
+    """All that a run is made from. `base` is the folder that data paths are relative to.
+
+    `code_base` is the folder that a model's own code is relative to; None if none may be run.
+    """
 
     plan: Plan
     model: ModelSpec
@@ -33,6 +36,7 @@ class Inputs:
     base: Path
     profile: ProfileSpec | None = None
     prediction: Report | None = None
+    code_base: Path | None = None
 
 
 SUPPORTED = frozenset(
@@ -74,6 +78,8 @@ def check_runnable(inputs: Inputs) -> None:
         elif not precisions <= CAPABILITIES[driver].precisions:
             known = ", ".join(sorted(CAPABILITIES[driver].precisions))
             problems.append(f"precision {', '.join(sorted(precisions))} cannot run on {driver} yet; {known} can")
+    if model.code is not None and inputs.code_base is None:
+        problems.append(f"the model would run {model.code}; add --allow-code if you trust it")
     if problems:
         raise InputError.single("plan", "; ".join(problems), fix="plan, explain and simulate work for it")
     lower(plan, buckets(plan, model))

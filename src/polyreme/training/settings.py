@@ -16,6 +16,7 @@ class WorkerSettings:
     """`num_cores` is what emulated speeds are scaled to; `fault` the text of a scripted fault for this run.
 
     `data_inventory` is what the launcher found of the data; a worker that finds something else refuses.
+    `code_base` is where the code of a model of family blocks lies, None if no code may be run.
     """
 
     run_dir: str
@@ -26,6 +27,7 @@ class WorkerSettings:
     save_weights: bool = True
     fault: str | None = None
     data_inventory: str | None = None
+    code_base: str | None = None
     seat: Seat = Seat()  # noqa: RUF009 - frozen
 
     @property
