@@ -177,7 +177,7 @@ REPORTS = st.builds(
 )
 
 
-EDGES = st.builds(EdgeSetting, source=st.just(("a", 0)), target=st.just(("a", 0)), transport=st.sampled_from(Transport))
+EDGES = st.builds(EdgeSetting, source=st.just(("a", 0)), target=st.just(("a", 1)), transport=st.sampled_from(Transport))
 
 
 @st.composite
@@ -229,7 +229,7 @@ def plans(draw: Any) -> Plan:
         batch=Batch(sequences=total, tokens_per_sequence=draw(COUNT)),
         workers=tuple(f"w{rank}" for rank in range(next_rank)),
         pipelines=tuple(pipelines),
-        edges=draw(listed(EDGES)),
+        edges=draw(listed(EDGES)) if len(pipelines[0].stages) > 1 else (),
         predicted=Predicted(step_time_s=draw(INTERVALS)),
     )
 

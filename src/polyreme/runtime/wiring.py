@@ -19,7 +19,7 @@ from polyreme.runtime.transports.c10d import C10dReceiver, C10dSender
 from polyreme.runtime.transports.choose import choose_transport
 from polyreme.runtime.transports.local import LocalChannel
 from polyreme.runtime.transports.messages import Kind
-from polyreme.runtime.transports.shm import SharedReceiver, SharedSender, address_of
+from polyreme.runtime.transports.shm import MOST_AHEAD, SharedReceiver, SharedSender, address_of
 from polyreme.runtime.transports.staged import StagedReceiver, StagedSender
 from polyreme.schedules.action import RECEIVES_POSTED, Op
 from polyreme.specs.device import LinkKind
@@ -150,6 +150,8 @@ class _Wirer:
         site, workers = self.site, self.plan.workers
         source, target = site.fleet.device(workers[channel.source]), site.fleet.device(workers[channel.target])
         transport = choose_transport(source, target, setting)
+        if transport is Transport.SHM and channel.ahead > MOST_AHEAD:
+            transport = Transport.C10D
         (outgoing, out_part), (incoming, in_part) = sending, receiving
         if transport is Transport.SHM:
             if outgoing is not None:

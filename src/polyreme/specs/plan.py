@@ -223,6 +223,8 @@ class Plan:
             for end in (edge.source, edge.target):
                 if end not in stages:
                     yield f"edge end {list(end)} is no stage of the plan"
+            if edge.target != (edge.source[0], edge.source[1] + 1):
+                yield f"edge from {list(edge.source)} to {list(edge.target)} joins no two neighbouring stages"
 
     @property
     def num_layers(self) -> int:

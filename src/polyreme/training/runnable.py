@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from polyreme.catalog.fleet import build_fleet
+from polyreme.catalog.fleet import Fleet, build_fleet
 from polyreme.drivers.choose import CAPABILITIES
 from polyreme.errors import InputError
+from polyreme.layout.boundaries import transfers
+from polyreme.layout.instances import instances
 from polyreme.layout.owners import buckets
 from polyreme.layout.requirements import required_features
 from polyreme.models.coverage import uncovered
+from polyreme.runtime.transports.choose import choose_transport
 from polyreme.schedules.lower import lower
 from polyreme.specs.cluster import ClusterSpec
 from polyreme.specs.fields import Feature
@@ -58,7 +61,7 @@ SUPPORTED = frozenset(
 def check_runnable(inputs: Inputs) -> None:
     """InputError if plan, model and job are not for each other, or ask for what the runtime cannot do.
 
-    Lowering the plan here finds schedules that its stages do not fit before a worker starts.
+    Lowering the plan and choosing its transports here finds what does not fit before a worker starts.
     """
     plan, model, job, problems = inputs.plan, inputs.model, inputs.job, []
     missing = [feature for feature in required_features(plan, model) if feature not in SUPPORTED]
@@ -83,9 +86,19 @@ def check_runnable(inputs: Inputs) -> None:
     if problems:
         raise InputError.single("plan", "; ".join(problems), fix="plan, explain and simulate work for it")
     lower(plan, buckets(plan, model))
+    _check_edges(plan, fleet)
     if job.initial_weights is not None:
         stored_parameters(inputs.base / job.initial_weights, model)
 
 
 def _batch_text(batch: Batch) -> str:
     return f"{batch.sequences} x {batch.tokens_per_sequence} tokens"
+
+
+def _check_edges(plan: Plan, fleet: Fleet) -> None:
+    """InputError if two devices cannot have the transport that the plan sets between them."""
+    for edge in plan.edges:
+        for instance in (one for one in instances(plan) if one.pipeline.name == edge.source[0]):
+            for transfer in transfers(instance, edge.source[1], plan.batch.tokens_per_sequence):
+                source, target = (plan.workers[rank] for rank in (transfer.source, transfer.target))
+                choose_transport(fleet.device(source), fleet.device(target), edge.transport)

@@ -54,6 +54,10 @@ RULES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda d: d.update(edges=[{"from": ["a", 0], "to": ["a", 4], "transport": "shm"}]),
         "edge end ['a', 4] is no stage of the plan",
     ),
+    "edge over a stage": (
+        lambda d: d.update(edges=[{"from": ["a", 0], "to": ["a", 2], "transport": "shm"}]),
+        "edge from ['a', 0] to ['a', 2] joins no two neighbouring stages",
+    ),
     "list schedule": (
         lambda d: d["pipelines"][0].update(schedule={"name": "list", "in_flight": [1]}),
         "in_flight has 1 entries for 4 stages",

@@ -18,6 +18,8 @@ from torch import Tensor
 from polyreme.runtime.transports.base import Channel, EmulatedLink, PeerLostError, lost
 from polyreme.runtime.transports.messages import HEADER_BYTES
 
+MOST_AHEAD = 128
+"""A doorbell holds some 270 rings; a channel whose sender may be further ahead than this takes another transport."""
 _ALIGNMENT = 64
 _FILLED = _FREE = b"\x01"
 
