@@ -6,58 +6,44 @@ gloo keeps messages apart by tag. Other backends ignore tags, so there a channel
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from polyreme.runtime.transports.base import Channel, EmulatedLink, lost
+from polyreme.runtime.transports.base import Channel, EmulatedLink
 from polyreme.runtime.transports.messages import HEADER_BYTES
+from polyreme.runtime.transports.works import PendingSends, PostedReceives
 from polyreme.schedules.action import RECEIVES_POSTED
 
 
 class C10dSender:
-    """The sending end of a channel; keeps each buffer until it has left."""
+    """The sending end of a channel."""
 
     def __init__(self, channel: Channel, group: dist.ProcessGroup | None = None) -> None:
-        self.channel, self.group = channel, group
-        self._under_way: deque[tuple[Any, Tensor]] = deque()
+        self.channel = channel
+        self._pending = PendingSends(channel, group)
 
     def send(self, step: int, microbatch: int, payload: Tensor) -> None:
         """See `Sender`."""
-        while self._under_way and self._under_way[0][0].is_completed():
-            self._wait_oldest()
         kind = self.channel.kind
         buffer = torch.empty(HEADER_BYTES + self.channel.payload_bytes, dtype=torch.uint8, device=payload.device)
         header = bytearray(kind.header(step, microbatch, time.monotonic_ns()))
         buffer[:HEADER_BYTES] = torch.frombuffer(header, dtype=torch.uint8)
         buffer[HEADER_BYTES:].view(kind.dtype).view(kind.shape).copy_(payload)
-        try:
-            work = dist.isend(buffer, self.channel.target, group=self.group, tag=kind.tag)
-        except RuntimeError as error:
-            raise lost([self.channel.target], error) from error
-        self._under_way.append((work, buffer))
+        self._pending.start(buffer)
 
     def flush(self) -> None:
         """See `Sender`."""
-        while self._under_way:
-            self._wait_oldest()
-
-    def _wait_oldest(self) -> None:
-        work, _ = self._under_way.popleft()
-        try:
-            work.wait()
-        except RuntimeError as error:
-            raise lost([self.channel.target], error) from error
+        self._pending.wait()
 
 
 class C10dReceiver:
     """The receiving end of a channel; a few receives are posted ahead, so that a message lands while others compute."""
 
     def __init__(self, channel: Channel, group: dist.ProcessGroup | None = None, device: str = "cpu") -> None:
-        self.channel, self.device, self.group = channel, device, group
-        self._posted: deque[tuple[Any, Tensor]] = deque()
+        self.channel, self.device = channel, device
+        self._posted = PostedReceives(channel, group)
         self._due: deque[tuple[int, int]] = deque()
         self._link = EmulatedLink(channel.link)
 
@@ -69,11 +55,7 @@ class C10dReceiver:
     def receive(self, step: int, microbatch: int) -> Tensor:
         """See `Receiver`."""
         assert self._due[0] == (step, microbatch), f"receive of {step, microbatch} while {self._due[0]} is due"
-        work, buffer = self._posted.popleft()
-        try:
-            work.wait()
-        except RuntimeError as error:
-            raise lost([self.channel.source], error) from error
+        buffer = self._posted.take()
         self._due.popleft()
         self._post()
         kind = self.channel.kind
@@ -85,9 +67,4 @@ class C10dReceiver:
     def _post(self) -> None:
         for _ in range(len(self._posted), min(RECEIVES_POSTED, len(self._due))):
             size = HEADER_BYTES + self.channel.payload_bytes
-            buffer = torch.empty(size, dtype=torch.uint8, device=self.device)
-            try:
-                work = dist.irecv(buffer, self.channel.source, group=self.group, tag=self.channel.kind.tag)
-            except RuntimeError as error:
-                raise lost([self.channel.source], error) from error
-            self._posted.append((work, buffer))
+            self._posted.post(torch.empty(size, dtype=torch.uint8, device=self.device))
